@@ -1,7 +1,7 @@
 // Where in a file does a value stand?  A JSON document whose every value knows its place (line, column, length, JSON
 // pointer), so that each diagnostic of a reader can point at what is wrong.  nlohmann::json lexes (RFC 8259, UTF-8
-// checked); before it sees the text, comments (#, //, /* */) and trailing commas, which the Hjson reader of DeepSpeed
-// accepts too, are overwritten with spaces, so that positions hold.
+// checked); what a more liberal syntax allows is rewritten before it sees the text (planner/spec/json_text.hpp), in such a
+// way that positions hold.
 //
 // ObjectReader takes typed values out of an object and collects every error: wrong types, ranges, unknown keys.
 #pragma once
@@ -88,10 +88,17 @@ class Document {
 inline constexpr std::size_t document_size_limit = std::size_t{64} << 20;  ///< bytes
 inline constexpr int document_depth_limit = 100;                           ///< nested arrays and objects
 
+/// What a file may hold beyond RFC 8259.
+enum class Syntax : std::uint8_t {
+  json,       ///< nothing but NaN and Infinity, as Python's json: a Hugging Face config.json
+  commented,  ///< comments (#, //, /* */) outside strings: our own files
+  hjson,      ///< comments, trailing and missing commas, keys and strings without quotes: a ds_config.json
+};
+
 /// Parses the text.  A syntax error (also: invalid UTF-8, a NUL byte, a number beyond double, too deep, too large) yields
 /// one located error and no document.  Duplicate keys yield the document *and* an error each, so that a reader can go on
 /// and find more; the reader's own result then has no value (see has_errors).
-Result<Document> parse_document(std::shared_ptr<const SourceFile> file);
+Result<Document> parse_document(std::shared_ptr<const SourceFile> file, Syntax syntax = Syntax::commented);
 
 /// Reads a file.  @throws MachineError if it is missing or unreadable.
 std::shared_ptr<const SourceFile> load_source(const std::string& path);
