@@ -1,0 +1,34 @@
+// Which collectives does a step use, and how many bytes does each member put on the wire?
+//
+// S is the full size as nccl-tests defines it: the larger side of the collective (the gathered buffer of an all-gather, the
+// input of a reduce-scatter, the send buffer of an all-to-all).  n members, ring algorithms, per member:
+//   all_gather, reduce_scatter  S (n-1)/n     n-1 steps of one part S/n each
+//   all_reduce                2 S (n-1)/n     a reduce-scatter, then an all-gather
+//   all_to_all                  S (n-1)/n     all parts but one's own
+//   broadcast                   S             a chain: all but its last member forward the whole buffer
+// Source: nccl-tests, doc/PERFORMANCE.md (bus bandwidth factors).
+#pragma once
+
+#include <cstdint>
+
+#include "planner/base/quantity.hpp"
+
+namespace plimsoll {
+
+enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast };
+
+/// Bytes one of n members sends (broadcast: each but the last of the chain), rounded down to whole bytes.  0 for n = 1.
+constexpr Bytes wire_bytes(CollectiveKind kind, Bytes full_size, std::int64_t members) {
+  if (members <= 1) return Bytes(0);
+  const auto without_own_part = [members](std::int64_t size) { return Bytes(size - ceil_div(size, members)); };
+  switch (kind) {
+    case CollectiveKind::all_gather:
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::all_to_all: return without_own_part(full_size.count);
+    case CollectiveKind::all_reduce: return without_own_part(2 * full_size.count);
+    case CollectiveKind::broadcast: return full_size;
+  }
+  return Bytes(0);
+}
+
+}  // namespace plimsoll
