@@ -1,3 +1,4 @@
+// Where a failed CHECK ends: one line that names the place, then abort, so that a debugger or a core file shows the stack.
 #include "planner/base/check.hpp"
 
 #include <cstdio>

@@ -1,0 +1,203 @@
+// How does a person read a size or a time, and how is one written in a file?  Three significant digits, four where a binary
+// unit needs them (1000 to 1023); a number that rounds up to the next unit is shown in that unit ("1.00 GiB", never
+// "1024 MiB").  Reading is exact: 64 bits of mantissa, one rounding to the nearest byte.
+#include "planner/base/format.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+namespace plimsoll {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  double size;
+};
+
+/// "1.23", "12.3", "123" or "1023": the number of decimals follows the value *after* rounding.
+std::string digits(double value) {
+  const double size = std::abs(value);
+  if (size < 9.995) return fmt::format("{:.2f}", value);
+  if (size < 99.95) return fmt::format("{:.1f}", value);
+  return fmt::format("{:.0f}", value);
+}
+
+/// `value` in the largest of `units` (ascending) that leaves at least 1 in front of the point.  The smallest unit of a
+/// whole-number quantity has no decimals.
+template <std::size_t N>
+std::string in_units(double value, const Unit (&units)[N], bool whole) {
+  const double size = std::abs(value);
+  std::size_t at = 0;
+  // The next unit is due as soon as the rounded number would reach it: 0.9995 of 1000, 0.99951 of 1024.
+  while (at + 1 < N && size >= units[at + 1].size - units[at].size / 2) ++at;
+  if (value == 0 || (whole && at == 0)) return fmt::format("{:.0f} {}", value, units[at].name);
+  return fmt::format("{} {}", digits(value / units[at].size), units[at].name);
+}
+
+constexpr double kibi = 1024.0;
+constexpr Unit binary_units[] = {{"B", 1},
+                                 {"KiB", kibi},
+                                 {"MiB", kibi* kibi},
+                                 {"GiB", kibi* kibi* kibi},
+                                 {"TiB", kibi* kibi* kibi* kibi},
+                                 {"PiB", kibi* kibi* kibi* kibi* kibi},
+                                 {"EiB", kibi* kibi* kibi* kibi* kibi* kibi}};
+constexpr Unit rate_units[] = {{"B/s", 1},     {"kB/s", 1e3},  {"MB/s", 1e6}, {"GB/s", 1e9},
+                               {"TB/s", 1e12}, {"PB/s", 1e15}, {"EB/s", 1e18}};
+constexpr Unit flop_units[] = {{"FLOP", 1},     {"kFLOP", 1e3},  {"MFLOP", 1e6},  {"GFLOP", 1e9}, {"TFLOP", 1e12},
+                               {"PFLOP", 1e15}, {"EFLOP", 1e18}, {"ZFLOP", 1e21}, {"YFLOP", 1e24}};
+constexpr Unit second_units[] = {{"ps", 1e-12}, {"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
+
+/// A number that is not negative, blanks, and the rest of the text as its unit.  "1.5 TB", "80GiB", "1e9 B".
+std::optional<std::pair<long double, std::string_view>> split(std::string_view text) {
+  constexpr std::string_view blanks = " \t";
+  const auto begin = text.find_first_not_of(blanks);
+  if (begin == std::string_view::npos) return std::nullopt;
+  text = text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
+  // from_chars would take "-1", "inf" and "nan"; a size is none of them.
+  if (text.front() < '0' || text.front() > '9') return std::nullopt;
+  long double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  const auto unit_begin = unit.find_first_not_of(blanks);
+  if (unit_begin == std::string_view::npos) return std::nullopt;
+  return std::pair(number, unit.substr(unit_begin));
+}
+
+/// Powers of a prefix: "" 1, "k" and "K" 1000, "Ki" 1024, "M", "Mi", … up to "E", "Ei".
+std::optional<long double> prefix_factor(std::string_view prefix) {
+  if (prefix.empty()) return 1.0L;
+  if (prefix == "k") return 1000.0L;
+  constexpr std::string_view letters = "KMGTPE";
+  const auto power = letters.find(prefix.front());
+  if (power == std::string_view::npos) return std::nullopt;
+  const bool binary = prefix.size() == 2 && prefix[1] == 'i';
+  if (prefix.size() > 1 && !binary) return std::nullopt;
+  long double factor = 1;
+  for (std::size_t i = 0; i <= power; ++i) factor *= binary ? 1024.0L : 1000.0L;
+  return factor;
+}
+
+/// The factor of `unit` = prefix + `suffix`, if it has that form.
+std::optional<long double> factor_before(std::string_view unit, std::string_view suffix) {
+  if (!unit.ends_with(suffix)) return std::nullopt;
+  return prefix_factor(unit.substr(0, unit.size() - suffix.size()));
+}
+
+char folded(char letter) {
+  return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter == '-' ? '_' : letter;
+}
+
+/// Fewest insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b` (optimal string alignment),
+/// with letter case and "-" against "_" free.  Row i of the table needs the two rows before it.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before_last(b.size() + 1);
+  std::vector<std::size_t> last(b.size() + 1);
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::swap(before_last, last);
+    std::swap(last, row);
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const char x = folded(a[i - 1]);
+      const char y = folded(b[j - 1]);
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (x == y ? 0 : 1)});
+      if (i > 1 && j > 1 && x == folded(b[j - 2]) && folded(a[i - 2]) == y)
+        row[j] = std::min(row[j], before_last[j - 2] + 1);
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::string format(Bytes bytes) { return in_units(static_cast<double>(bytes.count), binary_units, true); }
+
+std::string format(Seconds seconds) {
+  constexpr double minute = 60;
+  constexpr double hour = 60 * minute;
+  constexpr double day = 24 * hour;
+  const double size = std::abs(seconds.count);
+  if (size == 0) return "0 s";
+  if (size >= 2 * day) return fmt::format("{} d", digits(seconds.count / day));
+  if (size >= 2 * hour) return fmt::format("{} h", digits(seconds.count / hour));
+  if (size >= 2 * minute) return fmt::format("{} min", digits(seconds.count / minute));
+  return in_units(seconds.count, second_units, false);
+}
+
+std::string format(BytesPerSecond rate) { return in_units(rate.count, rate_units, false); }
+
+std::string format(Flops flops) { return in_units(flops.count, flop_units, false); }
+
+std::string format_count(std::int64_t count) {
+  std::string text = fmt::format("{}", count);
+  const std::size_t first = count < 0 ? 1 : 0;
+  for (std::size_t at = text.size(); at > first + 3;) {
+    at -= 3;
+    text.insert(at, ",");
+  }
+  return text;
+}
+
+std::optional<Bytes> parse_bytes(std::string_view text) {
+  const auto parts = split(text);
+  if (!parts) return std::nullopt;
+  const auto factor = factor_before(parts->second, "B");
+  if (!factor) return std::nullopt;
+  const long double bytes = std::round(parts->first * *factor);
+  if (!(bytes < 0x1p63L)) return std::nullopt;
+  return Bytes(static_cast<std::int64_t>(bytes));
+}
+
+std::optional<Seconds> parse_seconds(std::string_view text) {
+  constexpr std::pair<std::string_view, long double> units[] = {
+      {"ps", 1e-12L}, {"ns", 1e-9L}, {"us", 1e-6L},  {"\u00B5s", 1e-6L}, {"\u03BCs", 1e-6L},
+      {"ms", 1e-3L},  {"s", 1.0L},   {"min", 60.0L}, {"h", 3600.0L},     {"d", 86400.0L}};
+  const auto parts = split(text);
+  if (!parts) return std::nullopt;
+  for (const auto& [name, size] : units) {
+    if (name != parts->second) continue;
+    const auto seconds = static_cast<double>(parts->first * size);
+    return std::isfinite(seconds) ? std::optional(Seconds(seconds)) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<BytesPerSecond> parse_bytes_per_second(std::string_view text) {
+  constexpr std::pair<std::string_view, long double> suffixes[] = {
+      {"B/s", 1.0L}, {"b/s", 0.125L}, {"bit/s", 0.125L}, {"bps", 0.125L}};
+  const auto parts = split(text);
+  if (!parts) return std::nullopt;
+  for (const auto& [suffix, bytes] : suffixes) {
+    if (const auto factor = factor_before(parts->second, suffix)) {
+      const auto rate = static_cast<double>(parts->first * *factor * bytes);
+      return std::isfinite(rate) ? std::optional(BytesPerSecond(rate)) : std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  std::optional<std::string> best;
+  std::size_t best_distance = 0;
+  for (const std::string& candidate : candidates) {
+    const std::size_t longer = std::max(word.size(), candidate.size());
+    const std::size_t shorter = std::min(word.size(), candidate.size());
+    // A slip of the pen: at most one letter in three, and never all of a word.
+    const std::size_t limit = std::min(std::max<std::size_t>(1, longer / 3), shorter == 0 ? 0 : shorter - 1);
+    if (shorter == 0 || longer - shorter > limit) continue;
+    const std::size_t distance = edit_distance(word, candidate);
+    if (distance > limit || (best && distance >= best_distance)) continue;
+    best = candidate;
+    best_distance = distance;
+  }
+  return best;
+}
+
+}  // namespace plimsoll
