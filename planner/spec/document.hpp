@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "planner/base/diagnostic.hpp"
@@ -28,6 +29,7 @@ class Node {
   struct Member {
     std::string key;
     const Node* value;
+    std::uint32_t key_begin, key_end;  ///< byte offsets of the name in the file, quotes included
   };
 
   Kind kind() const { return kind_; }
@@ -46,32 +48,28 @@ class Node {
   std::int64_t as_int() const;
   double as_double() const;
   const std::string& as_string() const;
-  const std::vector<const Node*>& items() const;    ///< of an array
-  const std::vector<Member>& members() const;       ///< of an object, in the order of the file; duplicates included
+  const std::vector<const Node*>& items() const;  ///< of an array
+  const std::vector<Member>& members() const;     ///< of an object, in the order of the file; duplicates included
 
   /// The member of that name, null if there is none or this is no object.  Of duplicate keys the last.
   const Node* find(std::string_view key) const;
 
-  Place place() const;      ///< of the value; a container's place underlines its opening bracket
-  Place key_place() const;  ///< of the member's name; as place() where the value is no member
-  std::string pointer() const;       ///< RFC 6901
-  std::string_view source() const;   ///< the value as the file writes it
+  Place place() const;              ///< of the value; a container's place underlines its opening bracket
+  Place key_place() const;          ///< of the member's name; as place() where the value is no member
+  std::string_view key() const;     ///< name of the member whose value this is; "" if it is none
+  std::string pointer() const;      ///< RFC 6901
+  std::string_view source() const;  ///< the value as the file writes it
 
  private:
   friend class DocumentBuilder;
   Kind kind_ = Kind::null;
-  bool boolean_ = false;
   bool beyond_int64_ = false;
-  std::int64_t integer_ = 0;
-  double number_ = 0;
-  std::string string_;
-  std::vector<const Node*> items_;
-  std::vector<Member> members_;
+  std::uint32_t slot_ = 0;             ///< index among the parent's items or members
+  std::uint32_t begin_ = 0, end_ = 0;  ///< byte offsets in the file
   const DocumentStorage* storage_ = nullptr;
   const Node* parent_ = nullptr;
-  std::size_t slot_ = 0;  ///< index among the parent's items or members
-  std::size_t begin_ = 0, end_ = 0;          ///< byte offsets in the file
-  std::size_t key_begin_ = 0, key_end_ = 0;  ///< byte offsets of the member's name
+  std::variant<std::monostate, bool, std::int64_t, double, std::string, std::vector<const Node*>, std::vector<Member>>
+      value_;
 };
 
 /// A parsed file; copies share the storage.
@@ -87,6 +85,7 @@ class Document {
 
 inline constexpr std::size_t document_size_limit = std::size_t{64} << 20;  ///< bytes
 inline constexpr int document_depth_limit = 100;                           ///< nested arrays and objects
+inline constexpr std::size_t document_value_limit = std::size_t{8} << 20;  ///< values in one document
 
 /// What a file may hold beyond RFC 8259.
 enum class Syntax : std::uint8_t {
@@ -104,7 +103,8 @@ Result<Document> parse_document(std::shared_ptr<const SourceFile> file, Syntax s
 std::shared_ptr<const SourceFile> load_source(const std::string& path);
 
 /// Place of the bytes [begin, end) of a file.
-Place place_in(const std::shared_ptr<const SourceFile>& file, std::size_t begin, std::size_t end, std::string pointer = "");
+Place place_in(const std::shared_ptr<const SourceFile>& file, std::size_t begin, std::size_t end,
+               std::string pointer = {});
 
 /// Takes typed values out of one object.  A getter returns nothing where the key is absent or null, and where the value is
 /// wrong, which it reports; so a reader reads on with its default and all errors come at once.  Codes are
@@ -148,7 +148,8 @@ class ObjectReader {
   void report_unknown(Severity severity = Severity::error, const std::vector<std::string>& also_known = {});
 
   /// Reports at the value of `key` (at the object if absent); code is "<prefix>.<code>".
-  void report(Severity severity, std::string_view key, std::string_view code, std::string message, std::string help = {});
+  void report(Severity severity, std::string_view key, std::string_view code, std::string message,
+              std::string help = {});
   /// Place of the value of `key`, of the object if absent.
   Place place(std::string_view key) const;
   const Node& node() const { return node_; }
