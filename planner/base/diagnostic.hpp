@@ -62,8 +62,14 @@ class Result {
   Result(Diagnostic diagnostic) : Result(Diagnostics{std::move(diagnostic)}) {}
 
   explicit operator bool() const { return value_.has_value(); }
-  const T& operator*() const { CHECK(value_, "Result has no value"); return *value_; }
-  T& operator*() { CHECK(value_, "Result has no value"); return *value_; }
+  const T& operator*() const {
+    CHECK(value_, "Result has no value");
+    return *value_;
+  }
+  T& operator*() {
+    CHECK(value_, "Result has no value");
+    return *value_;
+  }
   const T* operator->() const { return &**this; }
   T* operator->() { return &**this; }
   const Diagnostics& diagnostics() const { return diagnostics_; }

@@ -11,14 +11,14 @@
 
 namespace plimsoll {
 
-std::string format(Bytes bytes);          ///< binary units, three significant digits (four from 1000 to 1023): "79.3 GiB"
-std::string format(Seconds seconds);      ///< "3.21 ms"
-std::string format(BytesPerSecond rate);  ///< decimal units: "360 GB/s"
-std::string format(Flops flops);          ///< "2.50 PFLOP"
+std::string format(Bytes bytes);      ///< binary units, three significant digits (four from 1000 to 1023): "79.3 GiB"
+std::string format(Seconds seconds);  ///< "3.21 ms"
+std::string format(BytesPerSecond rate);       ///< decimal units: "360 GB/s"
+std::string format(Flops flops);               ///< "2.50 PFLOP"
 std::string format_count(std::int64_t count);  ///< digits in groups of three: "46,702,792,704"
 
-std::optional<Bytes> parse_bytes(std::string_view text);                     ///< "80 GiB", "1.5 TB"; a unit is required
-std::optional<Seconds> parse_seconds(std::string_view text);                 ///< "25 us", "1.2 s"
+std::optional<Bytes> parse_bytes(std::string_view text);      ///< "80 GiB", "1.5 TB"; a unit is required
+std::optional<Seconds> parse_seconds(std::string_view text);  ///< "25 us", "1.2 s"
 std::optional<BytesPerSecond> parse_bytes_per_second(std::string_view text);  ///< "400 GB/s", "400 Gb/s" (bits)
 
 /// The candidate nearest to `word` by edit distance, if near enough to be a slip of the pen.

@@ -16,8 +16,14 @@ struct Quantity {
   constexpr Quantity() = default;
   constexpr explicit Quantity(Value value) : count(value) {}
   constexpr auto operator<=>(const Quantity&) const = default;
-  constexpr Quantity& operator+=(Quantity other) { count += other.count; return *this; }
-  constexpr Quantity& operator-=(Quantity other) { count -= other.count; return *this; }
+  constexpr Quantity& operator+=(Quantity other) {
+    count += other.count;
+    return *this;
+  }
+  constexpr Quantity& operator-=(Quantity other) {
+    count -= other.count;
+    return *this;
+  }
   friend constexpr Quantity operator+(Quantity a, Quantity b) { return Quantity(a.count + b.count); }
   friend constexpr Quantity operator-(Quantity a, Quantity b) { return Quantity(a.count - b.count); }
   friend constexpr Quantity operator*(Quantity a, Value factor) { return Quantity(a.count * factor); }
