@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "planner/base/diagnostic.hpp"
@@ -21,6 +22,13 @@ enum class AttentionImplementation : std::uint8_t { sdpa, eager, flash };
 enum class OptimizerImplementation : std::uint8_t { fused, foreach, single, deepspeed_cpu, torch_cpu };
 enum class OffloadDevice : std::uint8_t { none, cpu, nvme };
 enum class Construction : std::uint8_t { zero_init, meta, gpu, cpu };
+const char* name_of(Engine engine);
+const char* name_of(Precision precision);
+const char* name_of(MoeImplementation implementation);
+const char* name_of(AttentionImplementation implementation);
+const char* name_of(OptimizerImplementation implementation);
+const char* name_of(OffloadDevice device);
+const char* name_of(Construction construction);
 
 /// DeepSpeed's zero_optimization section as it takes effect (version 0.19.8); all sizes in elements.
 struct ZeroOptions {
@@ -43,6 +51,7 @@ struct ZeroOptions {
   bool stage3_allgather_sequential = false;
   bool stage3_gather_16bit_weights_on_model_save = false;
   bool memory_efficient_linear = true;
+  bool parameter_alignment = false;  ///< pads each parameter of the flat buffers of stages 1 and 2 to 16 bytes
   double offload_optimizer_ratio = 1.0;
 };
 
@@ -126,7 +135,7 @@ struct Plan {
   bool compile = false;
   bool expandable_segments = false;
 
-  Places places;                                     ///< of the keys that were stated
+  Places places;                                     ///< of the keys that were stated; "" is the file's root
   std::map<std::string, std::string> defaults_taken;  ///< pointer -> JSON text of the default
 
   /// Tokens of one micro-batch on one rank.
@@ -136,6 +145,16 @@ struct Plan {
     return precision == Precision::fp32 ? DType::fp32 : precision == Precision::fp16 ? DType::fp16 : DType::bf16;
   }
   int expert_data_parallel() const { return world_size / expert_parallel; }
+  /// True if the file or the command line stated the key, e.g. "/zero/stage".
+  bool states(const std::string& pointer) const { return places.count(pointer) != 0; }
 };
+
+/// Place of a key, of the nearest enclosing key that was stated, or of the file.
+Place place_of(const Plan& plan, std::string_view pointer);
+/// What to call a key in a message: its pointer in the user's file if it was stated there, else in the plan's vocabulary.
+std::string shown_pointer(const Plan& plan, const std::string& pointer);
+
+/// An impossible choice of settings aside, does the plan replace the model's dense MLPs by DeepSpeed's own MoE layers?
+inline bool is_native_moe(const Plan& plan) { return plan.moe.implementation == MoeImplementation::native; }
 
 }  // namespace plimsoll
