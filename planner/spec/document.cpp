@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "planner/base/machine_error.hpp"
+#include "planner/base/unicode.hpp"
 #include "planner/spec/json_text.hpp"
 
 namespace plimsoll {
@@ -25,11 +26,7 @@ namespace {
 
 constexpr std::size_t duplicate_limit = 20;  ///< reported per document
 
-bool is_code_point_start(char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }
-
-int code_points(std::string_view text) {
-  return static_cast<int>(std::count_if(text.begin(), text.end(), is_code_point_start));
-}
+int code_points(std::string_view text) { return static_cast<int>(count_code_points(text)); }
 
 /// Counts what nlohmann's lexer has taken, so that a callback knows where it stands.
 class CountingIterator {
@@ -82,6 +79,23 @@ std::size_t token_length(const std::string& printed) {
   std::size_t length = 0;
   for (std::size_t at = 0; at < printed.size(); ++length) at += printed.compare(at, 3, "<U+") == 0 ? 8 : 1;
   return length;
+}
+
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+/// Where the token begins that ends at `end` and that the parser's `message` complains about.  The token that nlohmann
+/// hands over is whole for strings and numbers only; of a misspelt literal it has read the first wrong letter.
+std::size_t token_begin(std::string_view text, std::size_t end, const std::string& message, const std::string& token) {
+  if (message.find("ill-formed UTF-8") != std::string::npos) return end - std::min<std::size_t>(end, 1);
+  for (const std::string_view whole :
+       {"unexpected string", "invalid string", "unexpected number", "invalid number", "number overflow"}) {
+    if (message.find(whole) != std::string::npos) return end - std::min(end, token_length(token));
+  }
+  std::size_t begin = end - std::min<std::size_t>(end, 1);
+  if (message.find("invalid literal") != std::string::npos) {
+    while (begin > 0 && is_word(text[begin - 1])) --begin;
+  }
+  return begin;
 }
 
 }  // namespace
@@ -151,14 +165,21 @@ class DocumentBuilder final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(std::size_t position, const std::string& token, const nlohmann::detail::exception& reason) override {
-    const std::size_t size = json_.text().size();
+    const std::string& text = json_.text();
     std::string message = in_plain_words(reason.what());
-    std::size_t end = std::min(position, size);
-    if (position > size) message = fmt::format("the file ends too early: {}", message);
-    const std::size_t begin =
-        position > size ? size : end - std::min(end, std::max<std::size_t>(token_length(token), 1));
-    error("json.syntax", json_.source_offset(begin), std::max(json_.source_offset(end), json_.source_offset(begin) + 1),
-          message);
+    std::size_t end = std::min(position, text.size());
+    std::size_t begin = end;
+    if (position > text.size()) {
+      message = fmt::format("the file ends too early: {}", message);
+    } else {
+      begin = token_begin(text, end, message, token);
+      if (begin < text.size() && is_word(text[begin])) {
+        end = begin;
+        while (end < text.size() && is_word(text[end])) ++end;
+      }
+    }
+    const std::size_t at = json_.source_offset(begin);
+    error("json.syntax", at, std::max(json_.source_offset(end), at + 1), message);
     return false;
   }
 
