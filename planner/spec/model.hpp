@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -69,7 +70,7 @@ struct LayerSpec {
 enum class Role : std::uint8_t {
   embedding, final_norm, final_norm_bias, head, head_bias,
   input_norm, input_norm_bias, post_attention_norm, post_attention_norm_bias,
-  q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm, sinks, output_gate,
+  q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm, sinks, output_gate, attention_norm,
   q_a, q_a_norm, q_b, kv_a, kv_a_norm, kv_b, index_q, index_k, index_k_norm, index_k_norm_bias, index_weights,
   gate, up, down, gate_bias, up_bias, down_bias,
   router, router_bias, score_correction_bias,
@@ -99,10 +100,14 @@ struct ModelSpec {
   bool head_bias = false;
   bool router_logits_in_loss = false;  ///< output_router_logits: an auxiliary loss over all layers' router logits
   std::vector<LayerSpec> layers;
+  std::int64_t max_positions = 0;  ///< max_position_embeddings; 0: not stated
   bool sketch = false;  ///< from "sketch:...": sizes only, what was missing is assumed (see assumptions)
   std::vector<std::string> assumptions;  ///< what the reader had to assume, in words
   /// Parameters in construction order (also the order of named_parameters()); a tied head is not listed twice.
   std::vector<ParameterDecl> parameters;
+  /// Where the file states a dimension: "hidden", "layers", "q_heads", "kv_heads", "vocab", "intermediate", "experts",
+  /// "top_k", "expert_intermediate", "max_positions".
+  std::map<std::string, Place> places;
 };
 
 struct ParameterCounts {
