@@ -78,7 +78,7 @@ Place place_of(const Plan& plan, std::string_view pointer) {
     const auto found = plan.places.find(key);
     if (found != plan.places.end()) return found->second;
     if (key.empty()) return {};
-    key.resize(key.rfind('/'));
+    key.resize(key.find('/') == std::string::npos ? 0 : key.rfind('/'));
   }
 }
 

@@ -154,7 +154,4 @@ Place place_of(const Plan& plan, std::string_view pointer);
 /// What to call a key in a message: its pointer in the user's file if it was stated there, else in the plan's vocabulary.
 std::string shown_pointer(const Plan& plan, const std::string& pointer);
 
-/// An impossible choice of settings aside, does the plan replace the model's dense MLPs by DeepSpeed's own MoE layers?
-inline bool is_native_moe(const Plan& plan) { return plan.moe.implementation == MoeImplementation::native; }
-
 }  // namespace plimsoll
