@@ -1,7 +1,6 @@
 // How does a person read a size or a time, and how is one written in a file?  Three significant digits, four where a binary
 // unit needs them (1000 to 1023); a number that rounds up to the next unit is shown in that unit ("1.00 GiB", never
-// "1024 MiB").  Reading has 64 bits of mantissa, so whole numbers are exact and
-// fractions are rounded to the nearest byte.
+// "1024 MiB").  Reading has 64 bits of mantissa: whole numbers are exact, fractions are rounded to the nearest byte.
 #include "planner/base/format.hpp"
 
 #include <fmt/format.h>
