@@ -67,6 +67,7 @@ struct LayerSpec {
 };
 
 /// Which weight of its layer (or of the model) a parameter is.
+// clang-format off
 enum class Role : std::uint8_t {
   embedding, final_norm, final_norm_bias, head, head_bias,
   input_norm, input_norm_bias, post_attention_norm, post_attention_norm_bias,
@@ -78,6 +79,7 @@ enum class Role : std::uint8_t {
   shared_gate, shared_up, shared_down, shared_expert_gate,
   other,  ///< a sketch's lump of parameters
 };
+// clang-format on
 
 /// One parameter of the whole, unsharded model.
 struct ParameterDecl {
@@ -86,7 +88,7 @@ struct ParameterDecl {
   int layer = -1;  ///< decoder layer, -1 outside the layers
   std::vector<std::int64_t> shape;
   std::int64_t numel = 0;
-  bool expert = false;      ///< belongs to routed experts, so it lives on the expert mesh under expert parallelism
+  bool expert = false;  ///< belongs to routed experts, so it lives on the expert mesh under expert parallelism
   bool trainable = true;
 };
 
@@ -101,7 +103,7 @@ struct ModelSpec {
   bool router_logits_in_loss = false;  ///< output_router_logits: an auxiliary loss over all layers' router logits
   std::vector<LayerSpec> layers;
   std::int64_t max_positions = 0;  ///< max_position_embeddings; 0: not stated
-  bool sketch = false;  ///< from "sketch:...": sizes only, what was missing is assumed (see assumptions)
+  bool sketch = false;             ///< from "sketch:...": sizes only, what was missing is assumed (see assumptions)
   std::vector<std::string> assumptions;  ///< what the reader had to assume, in words
   /// Parameters in construction order (also the order of named_parameters()); a tied head is not listed twice.
   std::vector<ParameterDecl> parameters;
