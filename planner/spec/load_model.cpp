@@ -1,0 +1,51 @@
+#include <fmt/core.h>
+
+#include <filesystem>
+
+#include "planner/base/format.hpp"
+#include "planner/spec/presets.hpp"
+#include "planner/spec/read_model.hpp"
+
+namespace plimsoll {
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<ModelSpec> read_file(const fs::path& file, std::string name) {
+  auto document = parse_document(load_source(file.string()), Syntax::json);
+  if (!document) return document.diagnostics();
+  auto model = read_model(*document, std::move(name));
+  Diagnostics all = document.diagnostics();
+  all.insert(all.end(), model.diagnostics().begin(), model.diagnostics().end());
+  if (!model || has_errors(all)) return all;
+  return {*std::move(model), std::move(all)};
+}
+
+Result<ModelSpec> unknown_preset(std::string_view name) {
+  const std::vector<std::string> presets = preset_names("models");
+  Diagnostic diagnostic;
+  diagnostic.code = "model.preset";
+  diagnostic.message = fmt::format("there is neither a file nor a model preset {}", name);
+  if (const auto near = nearest(name, presets)) diagnostic.help = fmt::format("did you mean {}? ", *near);
+  diagnostic.help += "presets:";
+  for (const std::string& preset : presets) diagnostic.help += " " + preset;
+  return diagnostic;
+}
+
+}  // namespace
+
+Result<ModelSpec> load_model(std::string_view argument) {
+  if (argument.substr(0, 7) == "sketch:") return read_sketch(argument);
+  const fs::path path(argument);
+  std::error_code error;
+  const bool is_directory = fs::is_directory(path, error);
+  if (is_directory && fs::is_regular_file(path / "config.json", error)) {
+    return read_file(path / "config.json", path.filename().string());
+  }
+  const bool must_be_file = path.extension() == ".json" || argument.find('/') != std::string_view::npos;
+  if (must_be_file || (!is_directory && fs::exists(path, error))) return read_file(path, path.stem().string());
+  if (const auto preset = find_preset("models", argument)) return read_file(*preset, std::string(argument));
+  return unknown_preset(argument);
+}
+
+}  // namespace plimsoll

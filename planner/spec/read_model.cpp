@@ -1,0 +1,416 @@
+#include "planner/spec/read_model.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "planner/base/format.hpp"
+#include "planner/spec/config_reader.hpp"
+#include "planner/spec/limits.hpp"
+#include "planner/spec/model_parameters.hpp"
+
+namespace plimsoll {
+namespace {
+
+using limits::width;
+
+/// What a config of no known family is read as: Llama's layers, with experts and latent attention if its keys say so.
+ModelFamily generic_family(const Node& config) {
+  ModelFamily family = *find_family(config.find("kv_lora_rank") != nullptr ? "deepseek_v3" : "llama");
+  family.type = "";
+  family.tied_by_default = true;  // PretrainedConfig's own default
+  family.score_correction = ModelFamily::ScoreCorrection::never;
+  family.moe_layers = ModelFamily::MoeLayers::none;
+  for (const std::string_view key : {"num_local_experts", "num_experts", "n_routed_experts"}) {
+    const Node* experts = config.find(key);
+    if (experts == nullptr || experts->is_null()) continue;
+    family.moe_layers = ModelFamily::MoeLayers::after_first;
+    family.first_dense_default = 0;
+    family.experts = {key};
+    family.top_k = {"num_experts_per_tok", "moe_topk", "top_k"};
+    family.expert_width = {"moe_intermediate_size", "intermediate_size"};
+    if (config.find("n_shared_experts") != nullptr) {
+      family.shared = ModelFamily::Shared::count_of_expert;
+      family.shared_size = {"n_shared_experts"};
+    }
+  }
+  return family;
+}
+
+class ModelReader {
+ public:
+  ModelReader(const Document& document, std::string name) : document_(document) { spec_.name = std::move(name); }
+
+  Result<ModelSpec> read() {
+    const Node* config = &document_.root();
+    if (!config->is_object()) {
+      ObjectReader(*config, diagnostics_, "model");  // says so
+      return diagnostics_;
+    }
+    config = text_part(*config);
+    choose_family(*config);
+    std::vector<ObjectReader> objects{ObjectReader(*config, diagnostics_, "model")};
+    if (family_.type == "dbrx") {
+      for (const std::string_view part : {"attn_config", "ffn_config"}) {
+        if (const Node* inner = objects.front().object(part)) objects.emplace_back(*inner, diagnostics_, "model");
+      }
+    }
+    config_.emplace(std::move(objects), spec_.places);
+    read_dimensions();
+    const AttentionSpec attention = family_.latent_attention ? read_latent() : read_grouped_query();
+    read_moe();
+    report_missing();
+    if (has_errors(diagnostics_)) return diagnostics_;
+    lay_out(attention);
+    check_experts();
+    if (has_errors(diagnostics_)) return diagnostics_;
+    spec_.parameters = list_parameters(spec_, family_);
+    check_total();
+    if (has_errors(diagnostics_)) return diagnostics_;
+    return {std::move(spec_), std::move(diagnostics_)};
+  }
+
+ private:
+  /// A model of several media keeps its language part in text_config.
+  const Node* text_part(const Node& root) {
+    const Node* text = root.find("text_config");
+    if (text == nullptr || !text->is_object()) return &root;
+    spec_.assumptions.push_back(
+        "only text_config is read: encoders of images or sound, and projectors, are not counted");
+    return text;
+  }
+
+  void choose_family(const Node& config) {
+    const Node* type = config.find("model_type");
+    const std::string stated = type != nullptr && type->is_string() ? type->as_string() : "";
+    spec_.family = stated.empty() ? "unknown" : stated;
+    if (const ModelFamily* known = find_family(stated)) {
+      family_ = *known;
+      return;
+    }
+    family_ = generic_family(config);
+    Diagnostic diagnostic;
+    diagnostic.severity = Severity::warning;
+    diagnostic.code = "model.family";
+    diagnostic.place = type != nullptr ? type->place() : config.place();
+    diagnostic.message =
+        stated.empty() ? "/model_type is not stated" : fmt::format("the family {} is not known", stated);
+    diagnostic.message += "; the model is read as one with Llama's layers";
+    const auto near = nearest(stated, known_model_types());
+    diagnostic.help =
+        near ? fmt::format("did you mean {}?", *near) : "check the number of parameters against the model card";
+    diagnostics_.push_back(std::move(diagnostic));
+    spec_.assumptions.push_back("the model's family is not known: its layers are taken to be built as Llama's");
+  }
+
+  void read_dimensions() {
+    spec_.hidden = config_->required({"hidden_size", "d_model"}, 1, width, "hidden");
+    layers_ = config_->required({"num_hidden_layers", "n_layers"}, 1, limits::layers, "layers");
+    heads_ = config_->required({"num_attention_heads", "n_heads"}, 1, limits::heads, "q_heads");
+    spec_.vocab = config_->required({"vocab_size"}, 1, limits::vocab, "vocab");
+    spec_.max_positions =
+        config_->integer({"max_position_embeddings", "max_seq_len"}, 0, limits::sequence, "max_positions").value_or(0);
+    spec_.tied_embeddings = tied();
+    spec_.layer_norm = family_.layer_norm;
+    spec_.head_bias = family_.type == "phimoe" && config_->boolean("lm_head_bias", false);
+    spec_.router_logits_in_loss = config_->boolean("output_router_logits", false);
+  }
+
+  /// The whole config may state it even where the dimensions are in text_config.
+  bool tied() {
+    const Node* outer = document_.root().find("tie_word_embeddings");
+    const bool otherwise =
+        outer != nullptr && outer->kind() == Node::Kind::boolean ? outer->as_bool() : family_.tied_by_default;
+    return config_->boolean("tie_word_embeddings", otherwise);
+  }
+
+  AttentionSpec read_grouped_query() {
+    AttentionSpec a;
+    a.q_heads = heads_;
+    a.kv_heads = config_->integer({"num_key_value_heads", "kv_n_heads"}, 1, limits::heads, "kv_heads").value_or(heads_);
+    a.head_dim = head_dim();
+    const bool bias = config_->boolean("attention_bias", config_->boolean("qkv_bias", family_.attention_bias_default));
+    a.qkv_bias =
+        family_.qkv_bias == ModelFamily::Bias::always || (family_.qkv_bias == ModelFamily::Bias::by_key && bias);
+    a.output_bias = family_.output_bias == ModelFamily::Bias::by_key && bias;
+    a.qk_norm = qk_norm();
+    a.sinks = family_.sinks;
+    if (config_->boolean("use_cla", false)) {
+      const Node* key = config_->find({"use_cla"});
+      config_->error(key->place(), "unsupported", "/use_cla shares keys and values across layers, which is not read");
+    }
+    if (a.kv_heads != 0 && heads_ % a.kv_heads != 0) {
+      contradiction("kv_heads", "heads",
+                    fmt::format("is {}, which does not divide the {} attention heads", a.kv_heads, heads_));
+    }
+    check_width("heads times head dimension", a.q_heads * a.head_dim);
+    return a;
+  }
+
+  std::int64_t head_dim() {
+    if (const auto stated = config_->integer({"head_dim", "attention_head_dim"}, 1, width, "head_dim")) return *stated;
+    if (heads_ == 0 || spec_.hidden == 0) return 0;
+    if (spec_.hidden % heads_ != 0) {
+      contradiction("q_heads", "heads",
+                    fmt::format("is {}, which does not divide the hidden size, {}", heads_, spec_.hidden),
+                    "state head_dim if a head is not as wide as hidden_size / num_attention_heads");
+    }
+    return spec_.hidden / heads_;
+  }
+
+  AttentionSpec::QkNorm qk_norm() {
+    switch (family_.qk_norm) {
+      case ModelFamily::QkNorm::none: return AttentionSpec::QkNorm::none;
+      case ModelFamily::QkNorm::per_head: return AttentionSpec::QkNorm::per_head;
+      case ModelFamily::QkNorm::whole_width: return AttentionSpec::QkNorm::whole_width;
+      case ModelFamily::QkNorm::per_head_by_key:
+        return config_->boolean("use_qk_norm", false) ? AttentionSpec::QkNorm::per_head : AttentionSpec::QkNorm::none;
+      case ModelFamily::QkNorm::whole_width_by_key:
+        return config_->boolean("use_qk_norm", true) ? AttentionSpec::QkNorm::whole_width : AttentionSpec::QkNorm::none;
+    }
+    return AttentionSpec::QkNorm::none;
+  }
+
+  AttentionSpec read_latent() {
+    AttentionSpec a;
+    a.kind = AttentionSpec::Kind::latent;
+    a.q_heads = a.kv_heads = heads_;
+    if (!config_->states("q_lora_rank")) config_->require("q_lora_rank");  // null is a statement: there is none
+    a.q_lora_rank = config_->integer({"q_lora_rank"}, 0, width, "q_lora_rank").value_or(0);
+    a.kv_lora_rank = config_->required({"kv_lora_rank"}, 1, width);
+    a.rope_head_dim = config_->required({"qk_rope_head_dim"}, 0, width);
+    a.head_dim = a.rope_head_dim + config_->required({"qk_nope_head_dim"}, 1, width);
+    a.value_head_dim = config_->required({"v_head_dim"}, 1, width);
+    if (family_.indexer) {
+      a.index_heads = config_->required({"index_n_heads"}, 1, limits::heads);
+      a.index_head_dim = config_->required({"index_head_dim"}, 1, width);
+      if (a.q_lora_rank == 0) {
+        config_->error(config_->root_place(), "contradiction",
+                       "the indexer reads the query's latent, but /q_lora_rank states none");
+      }
+      check_width("heads times head dimension of the indexer", a.index_heads * a.index_head_dim);
+    }
+    if (config_->boolean("attention_bias", false)) {
+      config_->error(config_->find({"attention_bias"})->place(), "unsupported",
+                     "/attention_bias is true, which is not read for latent attention");
+    }
+    check_width("heads times head dimension", a.q_heads * (a.head_dim + a.value_head_dim));
+    return a;
+  }
+
+  void check_width(std::string_view what, std::int64_t value) {
+    if (value <= 4 * width) return;
+    config_->error(place("q_heads"), "range",
+                   fmt::format("{} is {}, must be at most {}", what, format_count(value), format_count(4 * width)));
+  }
+
+  void read_moe() {
+    mlp_bias_ = config_->boolean("mlp_bias", false);
+    if (family_.moe_layers == ModelFamily::MoeLayers::none) {
+      intermediate_ = config_->required(family_.dense_width, 1, width, "intermediate");
+      return;
+    }
+    experts_ = required_per_layer(family_.experts, 0, limits::experts, "experts");
+    top_k_ = required_per_layer(family_.top_k, 1, limits::experts, "top_k");
+    expert_width_ = required_per_layer(family_.expert_width, 1, width, "expert_intermediate");
+    read_moe_layers();
+    intermediate_ = config_->integer(family_.dense_width, 0, width, "intermediate").value_or(0);
+    const bool some_dense = std::find(is_moe_.begin(), is_moe_.end(), false) != is_moe_.end();
+    if (some_dense && intermediate_ == 0) config_->require(family_.dense_width.front());
+    read_shared();
+  }
+
+  std::vector<std::int64_t> required_per_layer(const Keys& keys, std::int64_t min, std::int64_t max,
+                                               std::string_view place) {
+    if (!config_->has(keys)) config_->require(keys.front());
+    const auto values = config_->per_layer(keys, layers_, min, max, place);
+    return values.value_or(std::vector<std::int64_t>(static_cast<std::size_t>(layers_), min));
+  }
+
+  void read_moe_layers() {
+    using Rule = ModelFamily::MoeLayers;
+    const std::int64_t most = limits::layers;
+    is_moe_.assign(static_cast<std::size_t>(layers_), false);
+    const std::int64_t step = config_->integer({"decoder_sparse_step"}, 1, most).value_or(1);
+    const auto dense_only = config_->integers("mlp_only_layers", 0, most).value_or(std::vector<std::int64_t>{});
+    const std::int64_t first =
+        config_->integer({"first_k_dense_replace"}, 0, most).value_or(family_.first_dense_default);
+    const std::int64_t every = config_->integer({"moe_layer_freq"}, 1, most).value_or(1);
+    const std::int64_t interleave = config_->integer({"interleave_moe_layer_step"}, 1, most).value_or(1);
+    const auto listed =
+        family_.moe_layers == Rule::interleaved ? config_->integers("moe_layers", 0, most) : std::nullopt;
+    const std::int64_t skipped = config_->integer({"moe_layer_num_skipped"}, 0, most).value_or(0);
+    const auto holds = [](const std::vector<std::int64_t>& list, std::int64_t i) {
+      return std::find(list.begin(), list.end(), i) != list.end();
+    };
+    for (std::int64_t i = 0; i < layers_; ++i) {
+      bool moe = experts_[static_cast<std::size_t>(i)] > 0;
+      switch (family_.moe_layers) {
+        case Rule::none: moe = false; break;
+        case Rule::all: break;
+        case Rule::sparse_step: moe = moe && (i + 1) % step == 0 && !holds(dense_only, i); break;
+        case Rule::after_first: moe = moe && i >= first && i % every == 0; break;
+        case Rule::interleaved: moe = moe && (listed ? holds(*listed, i) : (i + 1) % interleave == 0); break;
+        case Rule::after_skipped: moe = moe && i >= skipped; break;
+      }
+      is_moe_[static_cast<std::size_t>(i)] = moe;
+    }
+  }
+
+  /// Width of the shared experts of each layer, summed.
+  void read_shared() {
+    const auto n = static_cast<std::size_t>(layers_);
+    shared_.assign(n, 0);
+    const auto stated = family_.shared_size.empty()
+                            ? std::nullopt
+                            : config_->per_layer(family_.shared_size, layers_, 0, width, "shared");
+    switch (family_.shared) {
+      case ModelFamily::Shared::none: return;
+      case ModelFamily::Shared::one: shared_ = expert_width_; return;
+      case ModelFamily::Shared::width:
+        if (stated) shared_ = *stated;
+        // Only the class that has a gate on the shared expert always has that expert.
+        if (!stated && family_.shared_gate) config_->require(family_.shared_size.front());
+        return;
+      case ModelFamily::Shared::count_of_expert:
+      case ModelFamily::Shared::count_of_mlp: break;
+    }
+    if (!stated && !config_->states(family_.shared_size.front())) config_->require(family_.shared_size.front());
+    const bool as_expert = family_.shared == ModelFamily::Shared::count_of_expert;
+    for (std::size_t i = 0; stated && i < n; ++i) {
+      shared_[i] = (*stated)[i] * (as_expert ? expert_width_[i] : intermediate_);
+      if (shared_[i] <= width) continue;
+      config_->error(place("shared"), "range",
+                     fmt::format("the shared experts are {} wide in all, must be at most {}", format_count(shared_[i]),
+                                 format_count(width)));
+      return;
+    }
+  }
+
+  bool score_correction() {
+    switch (family_.score_correction) {
+      case ModelFamily::ScoreCorrection::never: return false;
+      case ModelFamily::ScoreCorrection::always: return true;
+      case ModelFamily::ScoreCorrection::by_method:
+        return config_->string("topk_method").value_or("noaux_tc") == "noaux_tc";
+      case ModelFamily::ScoreCorrection::by_key: return config_->boolean("use_routing_bias", true);
+    }
+    return false;
+  }
+
+  void lay_out(const AttentionSpec& attention) {
+    const std::vector<bool> lightning = lightning_layers();
+    const bool correction = score_correction();
+    spec_.layers.resize(static_cast<std::size_t>(layers_));
+    for (std::size_t i = 0; i < spec_.layers.size(); ++i) {
+      LayerSpec& layer = spec_.layers[i];
+      layer.attention = attention;
+      if (lightning[i]) {
+        layer.attention.kind = AttentionSpec::Kind::lightning;
+        layer.attention.kv_heads = layer.attention.q_heads;
+      }
+      if (is_moe_.empty() || !is_moe_[i]) {
+        layer.mlp = MlpSpec{.intermediate = intermediate_, .bias = mlp_bias_};
+        continue;
+      }
+      layer.moe = MoeSpec{.experts = experts_[i],
+                          .top_k = top_k_[i],
+                          .expert_intermediate = expert_width_[i],
+                          .shared_intermediate = shared_[i],
+                          .shared_gate = family_.shared_gate && shared_[i] > 0,
+                          .router_bias = family_.router_bias,
+                          .score_correction_bias = correction,
+                          .expert_bias = family_.expert_bias,
+                          .scores_fp32 = family_.scores_fp32};
+    }
+    if (!family_.relisted.empty()) spec_.assumptions.emplace_back(family_.relisted);
+  }
+
+  /// MiniMax-Text-01: attn_type_list holds 1 for softmax and 0 for lightning attention; transformers' layer_types words.
+  std::vector<bool> lightning_layers() {
+    std::vector<bool> lightning(static_cast<std::size_t>(layers_), false);
+    if (!family_.lightning_attention) return lightning;
+    const Node* types = config_->array("attn_type_list");
+    if (types == nullptr) types = config_->array("layer_types");
+    if (types == nullptr) {
+      spec_.assumptions.push_back(
+          "attn_type_list is not stated: seven layers of lightning attention to one of softmax");
+      for (std::size_t i = 0; i < lightning.size(); ++i) lightning[i] = i % 8 != 7;
+      return lightning;
+    }
+    if (types->items().size() != lightning.size()) {
+      config_->error(types->place(), "length",
+                     fmt::format("{} has {} entries, must have one for each of the {} layers", types->pointer(),
+                                 types->items().size(), layers_));
+      return lightning;
+    }
+    for (std::size_t i = 0; i < lightning.size(); ++i) {
+      const Node& type = *types->items()[i];
+      lightning[i] = (type.kind() == Node::Kind::integer && type.as_int() == 0) ||
+                     (type.is_string() && type.as_string() == "linear_attention");
+    }
+    return lightning;
+  }
+
+  void check_experts() {
+    for (const LayerSpec& layer : spec_.layers) {
+      if (!layer.moe || layer.moe->top_k <= layer.moe->experts) continue;
+      contradiction("top_k", "top_k",
+                    fmt::format("asks for {} experts per token of only {}", layer.moe->top_k, layer.moe->experts));
+      diagnostics_.back().notes.push_back({place("experts"), place("experts").pointer + " is here"});
+      return;
+    }
+  }
+
+  void check_total() {
+    std::int64_t total = 0;
+    for (const ParameterDecl& parameter : spec_.parameters) total += parameter.numel;
+    if (total <= limits::parameters) return;
+    config_->error(config_->root_place(), "range",
+                   fmt::format("the model has more than {} parameters", format_count(limits::parameters)));
+  }
+
+  void report_missing() {
+    if (config_->missing().empty()) return;
+    std::string list, help;
+    for (const std::string& key : config_->missing()) {
+      list += (list.empty() ? "" : ", ") + key;
+      const auto similar = config_->similar_key(key);
+      if (similar && *similar != key) help += fmt::format("is {} meant to be {}? ", *similar, key);
+    }
+    help +=
+        fmt::format("state it as \"{}\": …; if only sizes are known, use --model sketch:dense=7B,hidden=4096,layers=32",
+                    config_->missing().front());
+    config_->error(config_->root_place(), "missing", fmt::format("the config does not state {}", list), help);
+  }
+
+  Place place(const std::string& name) const {
+    const auto found = spec_.places.find(name);
+    return found == spec_.places.end() ? config_->root_place() : found->second;
+  }
+
+  /// `message` goes on after the pointer of the dimension `where`.
+  void contradiction(const std::string& where, std::string_view code, std::string_view message, std::string help = {}) {
+    const Place at = place(where);
+    config_->error(at, code, fmt::format("{} {}", at.pointer, message), std::move(help));
+  }
+
+  const Document& document_;
+  ModelSpec spec_;
+  Diagnostics diagnostics_;
+  ModelFamily family_;
+  std::optional<ConfigReader> config_;
+  std::int64_t layers_ = 0, heads_ = 0, intermediate_ = 0;
+  bool mlp_bias_ = false;
+  std::vector<std::int64_t> experts_, top_k_, expert_width_, shared_;  ///< per layer; empty in a dense family
+  std::vector<bool> is_moe_;
+};
+
+}  // namespace
+
+Result<ModelSpec> read_model(const Document& document, std::string name) {
+  return ModelReader(document, std::move(name)).read();
+}
+
+}  // namespace plimsoll
