@@ -1,0 +1,282 @@
+// The backward engine and checkpointing (planner/step/autograd/autograd.hpp).
+#include "planner/step/autograd/autograd.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace plimsoll {
+
+NodeRef::NodeRef(Node* node) : node_(node) {
+  if (node_) ++node_->references;
+}
+NodeRef::NodeRef(const NodeRef& other) : NodeRef(other.node_) {}
+NodeRef::~NodeRef() {
+  if (node_ && --node_->references == 0) delete node_;
+}
+
+/// A checkpointed block: how to run it again, and what the second run has kept so far.
+class CheckpointFrame {
+ public:
+  struct Stop {};
+
+  CheckpointFrame(Autograd& autograd, std::function<Variable()> block)
+      : autograd_(autograd), block_(std::move(block)), autocast_(autograd.autocast), layer_(autograd.trace.layer) {}
+
+  std::size_t promise() { return promised_++; }
+
+  /// Called for each kept tensor of the second run; ends it after the last one.
+  void keep(const Tensor& tensor) {
+    recomputed_.push_back(tensor);
+    if (recomputed_.size() == promised_) throw Stop{};
+  }
+
+  Tensor take(const std::shared_ptr<CheckpointFrame>& self, std::size_t index) {
+    if (!done_) recompute(self);
+    return std::exchange(recomputed_[index], {});
+  }
+
+ private:
+  void recompute(const std::shared_ptr<CheckpointFrame>& self) {
+    done_ = true;
+    recomputed_.reserve(promised_);
+    Scoped recomputing(autograd_.recomputing, true);
+    Scoped frame(autograd_.frame, self);
+    Scoped enabled(autograd_.enabled, true);
+    Scoped autocast(autograd_.autocast, autocast_);
+    Scoped layer(autograd_.trace.layer, layer_);
+    Scoped cache(autograd_.autocast_cache, std::vector<std::pair<Parameter*, Variable>>{});
+    try {
+      block_();
+    } catch (const Stop&) {  // every kept tensor is there: the rest of the block is not needed
+    }
+  }
+
+  Autograd& autograd_;
+  std::function<Variable()> block_;
+  bool autocast_;
+  std::int16_t layer_;
+  std::size_t promised_ = 0;
+  bool done_ = false;
+  std::vector<Tensor> recomputed_;
+};
+
+Tensor SavedTensor::unpack() const {
+  if (parameter_) return parameter_->data;
+  return frame_ ? frame_->take(frame_, index_) : tensor_;
+}
+
+Tensor BackwardCall::saved(int index) const { return node.saved[static_cast<std::size_t>(index)].unpack(); }
+bool BackwardCall::wants(int input) const { return static_cast<bool>(node.next[static_cast<std::size_t>(input)].node); }
+
+NodeRef Autograd::make_node(std::initializer_list<const Variable*> inputs, BackwardFunction backward) {
+  if (!enabled || std::none_of(inputs.begin(), inputs.end(), [](const Variable* v) { return v->requires_grad(); }))
+    return {};
+  NodeRef node(new Node);
+  node->sequence = ++sequence_;
+  node->backward = std::move(backward);
+  node->layer = trace.layer;
+  node->category = trace.category;
+  for (const Variable* input : inputs) {
+    const std::size_t i = node->inputs++;
+    node->next[i] = {input->grad_fn, input->output_index};
+    node->input_shapes[i] = input->shape;
+    node->input_dtypes[i] = input->dtype;
+  }
+  return node;
+}
+
+void Autograd::save(const NodeRef& node, const Tensor& tensor) {
+  if (!node) return;
+  SavedTensor& slot = node->saved[node->saved_count++];
+  if (!frame) {
+    slot = SavedTensor(tensor);
+  } else if (recomputing) {
+    frame->keep(tensor);
+  } else {
+    slot = SavedTensor(frame, frame->promise());
+  }
+}
+
+void Autograd::save(const NodeRef& node, const Variable& variable) {
+  if (node && variable.parameter && !variable.parameter->pinned_by_autograd && !frame) {
+    node->saved[node->saved_count++] = SavedTensor(variable.parameter);
+  } else {
+    save(node, variable.data());
+  }
+}
+
+Variable Autograd::leaf(Parameter& parameter) {
+  CHECK(parameter.data, "a parameter is used while its data is not on this rank");
+  Variable variable{parameter.data};
+  variable.parameter = &parameter;
+  if (!parameter.trainable || !enabled) return variable;
+  if (!parameter.accumulator) {
+    parameter.accumulator = NodeRef(new Node);
+    Node& node = *parameter.accumulator;
+    node.sequence = std::numeric_limits<std::uint64_t>::max();
+    node.category = Category::gradients;
+    node.layer = static_cast<std::int16_t>(parameter.decl ? parameter.decl->layer : -1);
+    node.backward = [this, &parameter](BackwardCall& call) {
+      Tensor grad = std::move(call.grads[0]);
+      if (parameter.on_gradient) {
+        parameter.on_gradient(parameter, std::move(grad));
+      } else if (!parameter.grad) {
+        parameter.grad = std::move(grad);
+      } else {
+        const Kernel add = Kernel::pointwise(KernelKind::vectorized, grad.dtype, grad.numel(), grad.bytes() * 3);
+        trace.compute(add, {&parameter.grad, &grad}, {&parameter.grad}, "accumulate gradient");
+      }
+    };
+  }
+  variable.grad_fn = parameter.accumulator;
+  return variable;
+}
+
+void Autograd::take_gemm_workspace() {
+  Tensor& workspace = gemm_workspaces_[trace.issuer == Issuer::backward ? 1 : 0];
+  if (workspace) return;
+  Scoped pool(trace.lane, Lane::compute);
+  workspace = trace.empty({{device.gemm_workspace.count}}, DType::int8, "cuBLAS workspace", Category::workspace);
+}
+
+Variable Autograd::checkpoint(const std::function<Variable()>& block) {
+  auto checkpointed = std::make_shared<CheckpointFrame>(*this, block);
+  Scoped current(frame, checkpointed);
+  Scoped first(recomputing, false);
+  return block();
+}
+
+void Autograd::count_dependencies(Node* root) {
+  ++visit_;
+  std::vector<Node*> stack{root};
+  root->visit = visit_;
+  root->dependencies = 0;
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    for (std::size_t i = 0; i < node->inputs; ++i) {
+      Node* next = node->next[i].node.get();
+      if (!next) continue;
+      if (next->visit != visit_) {
+        next->visit = visit_;
+        next->dependencies = 0;
+        stack.push_back(next);
+      }
+      ++next->dependencies;
+    }
+  }
+}
+
+namespace {
+bool runs_later(const NodeRef& a, const NodeRef& b) { return a->sequence < b->sequence; }
+}  // namespace
+
+void Autograd::backward(Variable loss) {
+  Scoped issuer(trace.issuer, Issuer::backward);
+  Scoped off(enabled, false);
+  NodeRef root = loss.grad_fn;
+  CHECK(root, "backward needs a loss that depends on a parameter");
+  count_dependencies(root.get());
+  root->incoming[loss.output_index] = trace.empty({}, DType::fp32, "gradient of the loss", Category::logits_and_loss);
+  loss = {};
+  ready_.push_back(std::move(root));
+  while (!ready_.empty()) {
+    std::pop_heap(ready_.begin(), ready_.end(), runs_later);
+    const NodeRef node = std::move(ready_.back());
+    ready_.pop_back();
+    run(*node);
+  }
+  for (auto& callback : std::exchange(final_callbacks, {})) callback();
+}
+
+void Autograd::run(Node& node) {
+  Scoped layer(trace.layer, node.layer);
+  Scoped category(trace.category, node.category);
+  for (auto& hook : node.pre_hooks) hook();
+  BackwardCall call{trace, node, std::exchange(node.incoming, {}), {}};
+  node.backward(call);
+  for (std::size_t i = 0; i < node.inputs; ++i) {
+    if (call.out[i]) call.out[i] = fit_to_input(call.out[i], node.input_shapes[i], node.input_dtypes[i]);
+  }
+  for (Tensor& grad : call.grads) grad = {};
+  for (std::size_t i = 0; i < node.saved_count; ++i) node.saved[i].reset();
+  for (std::size_t i = 0; i < node.inputs; ++i) {
+    if (node.next[i].node) hand_on(node, static_cast<int>(i), std::move(call.out[i]));
+    node.next[i].node = {};
+  }
+}
+
+void Autograd::hand_on(Node& node, int output, Tensor grad) {
+  const Node::Edge& edge = node.next[static_cast<std::size_t>(output)];
+  Node& next = *edge.node;
+  if (grad) accumulate(next.incoming[edge.input], std::move(grad));
+  if (--next.dependencies > 0) return;
+  ready_.push_back(edge.node);
+  std::push_heap(ready_.begin(), ready_.end(), runs_later);
+}
+
+void Autograd::accumulate(Tensor& old, Tensor grad) {
+  if (!old) {
+    old = std::move(grad);
+    return;
+  }
+  const Kernel add = Kernel::pointwise(KernelKind::vectorized, old.dtype, old.numel(), old.bytes() * 3);
+  if (old.storage.references() == 1 && !old.view) {
+    trace.compute(add, {&old, &grad}, {&old}, "sum of gradients");
+    return;
+  }
+  Tensor sum = trace.empty(old.shape, old.dtype, "sum of gradients");
+  trace.compute(add, {&old, &grad}, {&sum}, "sum of gradients");
+  old = std::move(sum);
+}
+
+Tensor Autograd::fit_to_input(const Tensor& grad, const Shape& shape, DType dtype) {
+  Tensor result = grad;
+  if (shape.numel() < grad.numel()) {
+    const bool over_rows = shape.last().size == grad.shape.last().size;
+    const std::int64_t columns = shape.numel();
+    result = trace.empty(shape, grad.dtype, over_rows ? "sum over rows" : "sum over columns");
+    const Kernel sum = Kernel::pointwise(over_rows ? KernelKind::reduce_rows : KernelKind::reduce_last, grad.dtype,
+                                         grad.numel(), grad.bytes() + result.bytes());
+    Tensor staging, counters;
+    if (over_rows) {
+      const RowSumWorkspace need = row_sum_workspace(grad.numel() / columns, columns, device.multiprocessors);
+      if (need.partial_sums.count > 0) {
+        staging = trace.empty({{need.partial_sums.count}}, DType::int8, "partial sums", Category::workspace);
+        counters = trace.empty({{need.counters.count}}, DType::int8, "partial sum counters", Category::workspace);
+      }
+    }
+    trace.compute(sum, {&grad}, {&result, &staging}, "sum of a broadcast gradient");
+    counters = {};
+  }
+  if (result.dtype != dtype) {
+    Tensor cast = trace.empty(result.shape, dtype, "cast gradient");
+    const bool up = size_of(dtype) > size_of(result.dtype);
+    const Kernel kernel = Kernel::pointwise(up ? KernelKind::upcast : KernelKind::vectorized, dtype, cast.numel(),
+                                            cast.bytes() + result.bytes());
+    trace.compute(kernel, {&result}, {&cast}, "cast gradient");
+    result = std::move(cast);
+  }
+  return result;
+}
+
+RowSumWorkspace row_sum_workspace(std::int64_t rows, std::int64_t columns, int multiprocessors) {
+  const auto pow2 = [](std::int64_t x) {
+    return x < 1 ? std::int64_t{1} : static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(x)));
+  };
+  const std::int64_t vector = columns % 4 == 0 ? 4 : 1;
+  const std::int64_t threads = 512 / vector;
+  const std::int64_t across = columns / vector;
+  std::int64_t width = std::min<std::int64_t>(pow2(across), 32);
+  const std::int64_t tall = std::min(pow2(rows), threads / width);
+  width = std::min(pow2(across), threads / tall);
+  const std::int64_t steps = ceil_div(rows, tall);
+  const std::int64_t grid = ceil_div(across, width);
+  const std::int64_t target = multiprocessors * (2048 / (width * tall));
+  if (steps < 256 || grid > target) return {};
+  const std::int64_t split = std::max(std::min(ceil_div(target, grid), ceil_div(steps, 16)), ceil_div(steps, 256));
+  return {Bytes(4 * columns * split * width * vector), Bytes(4 * grid)};
+}
+
+}  // namespace plimsoll

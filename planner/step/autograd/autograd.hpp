@@ -1,0 +1,200 @@
+// In which order does backward run, and when does each gradient and each kept tensor die?  PyTorch's rules:
+//   - the ready node with the highest sequence number (the last one created in forward) runs first, leaves before all;
+//   - after a node has run: what it was given dies, then what it kept, then its results are handed on;
+//   - two gradients of one tensor are summed in place only if the earlier one owns its storage alone and is no view;
+//   - a gradient wider than its input (a broadcast) is reduced after the node has computed all of its results.
+// Source: the allocator traces of real steps, event by event.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "planner/spec/model.hpp"
+#include "planner/step/autograd/trace.hpp"
+
+namespace plimsoll {
+
+class Node;
+class CheckpointFrame;
+struct Parameter;
+
+/// Counted reference to a node of the backward graph.
+class NodeRef {
+ public:
+  NodeRef() = default;
+  explicit NodeRef(Node* node);
+  NodeRef(const NodeRef& other);
+  NodeRef(NodeRef&& other) noexcept : node_(std::exchange(other.node_, nullptr)) {}
+  NodeRef& operator=(NodeRef other) noexcept {
+    std::swap(node_, other.node_);
+    return *this;
+  }
+  ~NodeRef();
+  explicit operator bool() const { return node_ != nullptr; }
+  Node* operator->() const { return node_; }
+  Node& operator*() const { return *node_; }
+  Node* get() const { return node_; }
+
+ private:
+  Node* node_ = nullptr;
+};
+
+/// A tensor in the graph: where its gradient goes.
+struct Variable : Tensor {
+  NodeRef grad_fn;  ///< the node that made it; none: no gradient is needed
+  std::uint8_t output_index = 0;
+  Parameter* parameter = nullptr;  ///< set for leaves
+  bool requires_grad() const { return static_cast<bool>(grad_fn); }
+
+  Variable() = default;
+  Variable(Tensor tensor) : Tensor(std::move(tensor)) {}  // NOLINT: a tensor is a variable without a graph
+  /// The data without its history.
+  const Tensor& data() const { return *this; }
+};
+
+/// A tensor kept for backward, or, inside a checkpointed block, the promise to compute it again.
+class SavedTensor {
+ public:
+  SavedTensor() = default;
+  explicit SavedTensor(Tensor tensor) : tensor_(std::move(tensor)) {}
+  /// A weight whose storage the framework empties and fills behind autograd's back: only its name is kept.
+  explicit SavedTensor(const Parameter* parameter) : parameter_(parameter) {}
+  SavedTensor(std::shared_ptr<CheckpointFrame> frame, std::size_t index) : frame_(std::move(frame)), index_(index) {}
+  /// The tensor; recomputes the block when it was checkpointed.
+  Tensor unpack() const;
+  void reset() {
+    tensor_ = {};
+    parameter_ = nullptr;
+    frame_.reset();
+  }
+
+ private:
+  Tensor tensor_;
+  const Parameter* parameter_ = nullptr;
+  std::shared_ptr<CheckpointFrame> frame_;
+  std::size_t index_ = 0;
+};
+
+/// One call of a node's backward: the gradients of its outputs, and those it produces for its inputs.
+struct BackwardCall {
+  Trace& trace;
+  Node& node;
+  std::array<Tensor, 4> grads;  ///< by forward output
+  std::array<Tensor, 4> out;    ///< by forward input
+  Tensor saved(int index) const;
+  bool wants(int input) const;
+};
+
+using BackwardFunction = std::function<void(BackwardCall&)>;
+
+/// A node of the backward graph.
+class Node {
+ public:
+  struct Edge {
+    NodeRef node;
+    std::uint8_t input = 0;
+  };
+  std::uint64_t sequence = 0;
+  std::array<Edge, 4> next;  ///< by forward input
+  std::array<SavedTensor, 8> saved;
+  std::array<Shape, 4> input_shapes;    ///< a gradient wider than its input (a broadcast) is summed to this shape
+  std::array<DType, 4> input_dtypes{};  ///< a gradient of another type is cast to it
+  std::array<Tensor, 4> incoming;       ///< gradients of the outputs, gathered until all have come
+  std::vector<std::function<void()>> pre_hooks;  ///< run when the node becomes current, before its backward
+  BackwardFunction backward;
+  Category category = Category::activations;  ///< of what its backward allocates: as in its forward
+  std::int16_t layer = -1;
+  std::uint8_t inputs = 0;
+  std::uint8_t saved_count = 0;
+  int dependencies = 0;
+  std::uint64_t visit = 0;
+  int references = 0;
+};
+
+/// A weight of the model on this rank: its current full data, its gradient, its place in the graph.
+struct Parameter {
+  const ParameterDecl* decl = nullptr;
+  const char* name = "";
+  int index = 0;  ///< position in construction order
+  int group = 0;  ///< which mesh: 0 dense, 1 expert
+  Shape shape;    ///< of what this rank computes with (experts: the local ones)
+  DType dtype = DType::bf16;
+  bool trainable = true;
+  bool pinned_by_autograd = true;  ///< what keeps it for backward holds its storage, not only its name
+  Tensor data;                     ///< full data now; undefined while it is sharded away
+  Tensor grad;
+  /// Called with each finished gradient; default: keep it, add to an earlier one in place.
+  std::function<void(Parameter&, Tensor)> on_gradient;
+  NodeRef accumulator;  ///< AccumulateGrad of the current graph
+
+  std::int64_t numel() const { return shape.numel(); }
+};
+
+/// What kernels need to know of the device.
+struct DeviceTraits {
+  int multiprocessors = 132;                     ///< reductions size their workspaces by it
+  Bytes gemm_workspace{std::int64_t{32} << 20};  ///< cuBLAS, per host thread that runs GEMMs: 32 MiB on Hopper
+};
+
+/// The graph builder and the backward engine on one trace.
+class Autograd {
+ public:
+  Autograd(Trace& trace, DeviceTraits device) : trace(trace), device(device) {}
+  Trace& trace;
+  const DeviceTraits device;
+  bool enabled = true;  ///< false: nothing is kept (no_grad)
+
+  /// Autocast to bf16: linears work on bf16 copies of fp32 weights, cached until the region ends.
+  bool autocast = false;
+  std::vector<std::pair<Parameter*, Variable>> autocast_cache;
+
+  /// A node for an op with these inputs; null if none of them needs a gradient.
+  NodeRef make_node(std::initializer_list<const Variable*> inputs, BackwardFunction backward);
+  /// Keeps a tensor for the node's backward, in order of its index.
+  void save(const NodeRef& node, const Tensor& tensor);
+  void save(const NodeRef& node, const Variable& variable);
+  /// The parameter as a graph leaf (its data must be present).
+  Variable leaf(Parameter& parameter);
+
+  /// cuBLAS takes its workspace at the first product of each host thread (forward's, autograd's) and keeps it.
+  void take_gemm_workspace();
+
+  /// Runs backward from `loss`; its own gradient is a scalar.
+  void backward(Variable loss);
+  /// Runs at the end of the running backward, after all nodes.
+  std::vector<std::function<void()>> final_callbacks;
+
+  /// Runs `block` without keeping its inner tensors; they are computed again when backward needs the first of them, and the
+  /// second run stops as soon as the last kept one is there.  `block` may read only what it captured.
+  Variable checkpoint(const std::function<Variable()>& block);
+  /// The block being recorded as checkpointed (null outside); used by SavedTensor.
+  std::shared_ptr<CheckpointFrame> frame;
+  bool recomputing = false;
+
+ private:
+  friend class CheckpointFrame;
+  void count_dependencies(Node* root);
+  void run(Node& node);
+  void hand_on(Node& node, int output, Tensor grad);
+  void accumulate(Tensor& old, Tensor grad);
+  Tensor fit_to_input(const Tensor& grad, const Shape& shape, DType dtype);
+
+  std::array<Tensor, 2> gemm_workspaces_;  // of the forward's and of autograd's thread
+  std::uint64_t sequence_ = 0;
+  std::uint64_t visit_ = 0;
+  std::vector<NodeRef> ready_;  // a heap by sequence
+};
+
+/// What a sum over the rows of [rows, columns] stages when blocks share a column: partial sums of 4 c n w v bytes and one
+/// 4-byte counter per block column; zero for small inputs.  Source: measured reductions and the kernel's block arithmetic.
+struct RowSumWorkspace {
+  Bytes partial_sums;
+  Bytes counters;
+};
+RowSumWorkspace row_sum_workspace(std::int64_t rows, std::int64_t columns, int multiprocessors);
+
+}  // namespace plimsoll

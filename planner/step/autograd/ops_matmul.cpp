@@ -1,0 +1,191 @@
+// Matrix products: linear layers, attention, the embedding (planner/step/autograd/ops.hpp).
+#include <algorithm>
+
+#include "planner/step/autograd/ops.hpp"
+
+namespace plimsoll::ops {
+
+namespace {
+
+Shape rows_by(const Tensor& x, Dim columns) {
+  Shape shape;
+  for (int i = 0; i + 1 < x.shape.rank; ++i) shape.push(x.shape.dim(i));
+  shape.push(columns);
+  return shape;
+}
+
+/// The bf16 copy of an fp32 weight under autocast: one per region, as a node of the graph.
+Variable autocast_copy(Autograd& g, Parameter& weight) {
+  for (const auto& [parameter, copy] : g.autocast_cache) {
+    if (parameter == &weight) return copy;
+  }
+  Scoped category(g.trace.category, Category::parameters);
+  Variable copy = cast(g, g.leaf(weight), DType::bf16, "autocast weight copy");
+  g.autocast_cache.emplace_back(&weight, copy);
+  return copy;
+}
+
+/// d W[out, in] = dy^T x.
+Tensor weight_gradient(Autograd& g, const Tensor& dy, const Tensor& x, const Shape& weight, const char* role) {
+  Tensor dw = g.trace.empty(weight, dy.dtype, "weight gradient", Category::gradients);
+  g.take_gemm_workspace();
+  const std::int64_t rows = x.numel() / weight.dim(1).size;
+  g.trace.compute(Kernel::gemm(weight.dim(0).size, weight.dim(1).size, rows, dy.dtype), {&dy, &x}, {&dw}, role);
+  return dw;
+}
+
+/// d x[N, in] = dy W.
+Tensor input_gradient(Autograd& g, const Tensor& dy, const Tensor& weight, const Shape& input, const char* role) {
+  Tensor dx = g.trace.empty(input, dy.dtype, "input gradient");
+  g.take_gemm_workspace();
+  const std::int64_t rows = dy.numel() / weight.shape.dim(0).size;
+  g.trace.compute(Kernel::gemm(rows, weight.shape.dim(1).size, weight.shape.dim(0).size, dy.dtype), {&dy, &weight},
+                  {&dx}, role);
+  return dx;
+}
+
+}  // namespace
+
+Variable linear(Autograd& g, const Variable& x, Parameter& weight, Parameter* bias, const LinearOptions& options) {
+  const bool cast_all = g.autocast && weight.dtype == DType::fp32;
+  const Variable w = cast_all ? autocast_copy(g, weight) : g.leaf(weight);
+  const Variable input = cast_all ? cast(g, x, DType::bf16, "linear input cast") : x;
+  Variable b;
+  if (bias) b = cast_all ? autocast_copy(g, *bias) : g.leaf(*bias);
+  const Shape weight_shape = weight.shape;
+  const Shape input_shape = input.shape;
+  const bool zero3 = options.zero3;
+  const bool has_bias = bias != nullptr;
+  const bool keeps_input = w.requires_grad();
+  const bool keeps_weight = input.requires_grad() && !zero3;
+  // What is kept dies in alphabetical order: mat2 (the weight) before self, but mat1 (the input) before mat2.
+  const int weight_slot = has_bias && keeps_input ? 1 : 0;
+  const int input_slot = !has_bias && keeps_weight ? 1 : 0;
+  const char* role = options.role;
+  Parameter* parameter = &weight;
+  NodeRef node = g.make_node({&input, &w, &b}, [=, &g](BackwardCall& call) {
+    const Tensor& dy = call.grads[0];
+    const auto to_weight = [&] {
+      if (call.wants(1)) call.out[1] = weight_gradient(g, dy, call.saved(input_slot), weight_shape, role);
+    };
+    const auto to_input = [&] {
+      if (!call.wants(0)) return;
+      const Tensor kept_weight = zero3 ? parameter->data : call.saved(weight_slot);
+      call.out[0] = input_gradient(g, dy, kept_weight, input_shape, role);
+      call.out[0].view = !zero3;  // mm works on 2-D tensors: the 3-D gradient is a view of its result
+    };
+    // Alphabetical: mm(self, mat2) starts with the weight, addmm(self, mat1, mat2) with the input.
+    if (zero3 || has_bias) {
+      to_input();
+      to_weight();
+    } else {
+      to_weight();
+      to_input();
+    }
+    if (call.wants(2)) call.out[2] = dy;
+  });
+  if (keeps_input && input_slot == 0) g.save(node, input.data());
+  if (keeps_weight) g.save(node, w);
+  if (keeps_input && input_slot == 1) g.save(node, input.data());
+  Tensor result = g.trace.empty(rows_by(input, weight.shape.dim(0)), input.dtype, options.output_name);
+  g.take_gemm_workspace();
+  const std::int64_t rows = input.numel() / weight.shape.dim(1).size;
+  g.trace.compute(Kernel::gemm(rows, weight.shape.dim(0).size, weight.shape.dim(1).size, input.dtype), {&input, &w, &b},
+                  {&result}, role);
+  Variable output{std::move(result)};
+  output.grad_fn = std::move(node);
+  return output;
+}
+
+Variable embedding(Autograd& g, const Variable& indices, Parameter& table, const char* name) {
+  const Variable weight = g.leaf(table);
+  const Shape table_shape = table.shape;
+  const std::int64_t tokens = indices.numel();
+  NodeRef node = g.make_node({&weight}, [table_shape, tokens](BackwardCall& call) {
+    const Tensor kept = call.saved(0);
+    const Tensor& dy = call.grads[0];
+    Trace& trace = call.trace;
+    const Dim h = table_shape.dim(1);
+    Tensor dw = trace.empty(table_shape, dy.dtype, "embedding gradient", Category::gradients);
+    trace.compute(Kernel::pointwise(KernelKind::fill, dy.dtype, dw.numel(), dw.bytes()), {}, {&dw},
+                  "embedding backward");
+    // Above 3072 tokens the rows are sorted by index, and partial sums of N + N/10 segments are staged in fp32.
+    if (tokens > 3072) {
+      std::array<Tensor, 5> sorted;
+      for (Tensor& t : sorted)
+        t = trace.empty({{tokens, Symbol::tokens}}, DType::int64, "sorted indices", Category::temporaries);
+      const std::int64_t segments = tokens + tokens / 10;
+      const Tensor offsets = trace.empty({{segments}}, DType::int64, "segment offsets", Category::temporaries);
+      const Tensor partial = trace.empty({{segments}, h}, DType::fp32, "embedding partial sums", Category::temporaries);
+      Kernel kernel =
+          Kernel::pointwise(KernelKind::embedding_backward, dy.dtype, tokens * h.size, dy.bytes() + partial.bytes());
+      kernel.launches = 20;
+      trace.compute(kernel, {&dy, &kept}, {&dw, &partial}, "embedding backward");
+    } else {
+      trace.compute(Kernel::pointwise(KernelKind::embedding_backward, dy.dtype, tokens * h.size, dy.bytes() * 2),
+                    {&dy, &kept}, {&dw}, "embedding backward");
+    }
+    call.out[0] = std::move(dw);
+  });
+  g.save(node, indices.data());
+  Tensor result = g.trace.empty({{tokens, Symbol::tokens}, table.shape.dim(1)}, table.dtype, name);
+  launch(g.trace, KernelKind::gather_rows, {&indices}, result, "embed_tokens");
+  Variable output{std::move(result)};
+  output.grad_fn = std::move(node);
+  return output;
+}
+
+namespace {
+
+Kernel attention_kernel(KernelKind kind, const AttentionShape& s, DType dtype, Bytes bytes) {
+  Kernel kernel = Kernel::pointwise(kind, dtype, s.batch * s.q_heads * s.sequence * s.head_dim, bytes);
+  kernel.batch = s.batch * s.q_heads;
+  kernel.m = s.sequence;
+  kernel.n = s.sequence;
+  kernel.k = s.head_dim;
+  return kernel;
+}
+
+}  // namespace
+
+Variable scaled_dot_product_attention(Autograd& g, const Variable& q, const Variable& k, const Variable& v,
+                                      const AttentionShape& s) {
+  const Dim n{s.batch * s.sequence, Symbol::tokens};
+  const Dim heads{s.q_heads, Symbol::heads};
+  NodeRef node = g.make_node({&q, &k, &v}, [s, n, heads](BackwardCall& call) {
+    const Tensor kk = call.saved(0), kq = call.saved(1), kv = call.saved(2), lse = call.saved(3), out = call.saved(4);
+    Trace& trace = call.trace;
+    Tensor dq = trace.empty(kq.shape, kq.dtype, "dq");
+    Tensor dk = trace.empty(kk.shape, kk.dtype, "dk");
+    Tensor dv = trace.empty(kv.shape, kv.dtype, "dv");
+    // dq is summed in fp32 beside the row sums; with grouped heads the per-query-head dk and dv stand there too.
+    const std::int64_t accumulators = s.kv_heads < s.q_heads ? 8 : 4;
+    const Tensor workspace = trace.empty({{accumulators * kq.numel() + 4 * n.size * heads.size + 256}}, DType::int8,
+                                         "attention backward workspace", Category::workspace);
+    trace.compute(attention_kernel(KernelKind::attention_backward, s, kq.dtype, kq.bytes() * 4 + kk.bytes() * 4),
+                  {&call.grads[0], &kq, &kk, &kv, &out, &lse}, {&dq, &dk, &dv, &workspace}, "attention backward");
+    call.out[0] = std::move(dq);
+    call.out[1] = std::move(dk);
+    call.out[2] = std::move(dv);
+  });
+  for (const Variable* kept : {&k, &q, &v}) g.save(node, kept->data());
+  Shape out_shape{n};
+  out_shape.push({s.q_heads * s.value_dim, Symbol::q_width});
+  const Tensor seed = g.trace.empty({}, DType::int64, "attention seed");
+  const Tensor offset = g.trace.empty({}, DType::int64, "attention seed offset");
+  Tensor out = g.trace.empty(out_shape, q.dtype, "attention output");
+  Tensor lse = g.trace.empty({n, heads}, DType::fp32, "attention log-sum-exp");
+  {
+    const Tensor workspace = g.trace.empty({{256}}, DType::int8, "attention workspace", Category::workspace);
+    g.trace.compute(
+        attention_kernel(KernelKind::attention_forward, s, q.dtype, q.bytes() + k.bytes() + v.bytes() + out.bytes()),
+        {&q, &k, &v}, {&out, &lse, &workspace}, "attention");
+  }
+  for (const Tensor* kept : {static_cast<const Tensor*>(&lse), static_cast<const Tensor*>(&out), &seed, &offset})
+    g.save(node, *kept);
+  Variable output{std::move(out)};
+  output.grad_fn = std::move(node);
+  return output;
+}
+
+}  // namespace plimsoll::ops

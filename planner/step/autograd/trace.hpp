@@ -1,0 +1,158 @@
+// How is the step written down?  By running the model's forward on tensors without data: each operation records its op,
+// allocates its outputs and says what it keeps; memory is freed when the last reference to a storage goes, as in PyTorch.
+// Nothing pairs an allocation with a free by hand: lifetimes follow from who holds what.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "planner/base/check.hpp"
+#include "planner/step/program.hpp"
+
+namespace plimsoll {
+
+class Trace;
+
+/// Memory shared by a tensor and its views, counted by reference.
+struct Storage {
+  Trace* trace = nullptr;
+  BufferId buffer = 0;
+  std::uint32_t references = 0;
+};
+
+/// A counted reference to a storage; the last one to go records the Free.
+class StorageRef {
+ public:
+  StorageRef() = default;
+  explicit StorageRef(Storage* storage) : storage_(storage) { acquire(); }
+  StorageRef(const StorageRef& other) : storage_(other.storage_) { acquire(); }
+  StorageRef(StorageRef&& other) noexcept : storage_(std::exchange(other.storage_, nullptr)) {}
+  StorageRef& operator=(StorageRef other) noexcept {
+    std::swap(storage_, other.storage_);
+    return *this;
+  }
+  ~StorageRef() { release(); }
+
+  explicit operator bool() const { return storage_ != nullptr; }
+  BufferId buffer() const { return storage_->buffer; }
+  std::uint32_t references() const { return storage_->references; }
+
+ private:
+  void acquire() {
+    if (storage_) ++storage_->references;
+  }
+  void release();
+
+  Storage* storage_ = nullptr;
+};
+
+/// A tensor without data: a storage (shared with its views), a shape and a type.
+struct Tensor {
+  StorageRef storage;
+  Shape shape;
+  DType dtype = DType::bf16;
+  bool view = false;  ///< shares its base's storage; PyTorch never adds a gradient into a view in place
+
+  explicit operator bool() const { return static_cast<bool>(storage); }
+  std::int64_t numel() const { return shape.numel(); }
+  Bytes bytes() const { return Elements(numel()) * dtype; }
+  BufferId buffer() const { return storage.buffer(); }
+  /// The same storage under another shape of as many elements.
+  Tensor view_as(Shape other) const {
+    Tensor result = *this;
+    result.shape = other;
+    result.view = true;
+    return result;
+  }
+};
+
+/// Sets a value and puts the old one back at the end of the scope.
+template <class T>
+class Scoped {
+ public:
+  Scoped(T& place, T value) : place_(place), old_(std::exchange(place, std::move(value))) {}
+  ~Scoped() { place_ = std::move(old_); }
+  Scoped(const Scoped&) = delete;
+  Scoped& operator=(const Scoped&) = delete;
+
+ private:
+  T& place_;
+  T old_;
+};
+
+/// Records ops and buffers into a RankProgram.
+class Trace {
+ public:
+  explicit Trace(RankProgram& program) : program_(program) {}
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+  // Where the next op belongs; set through Scoped.
+  Lane lane = Lane::compute;  ///< stream on which ops run and from whose pool tensors come
+  Issuer issuer = Issuer::forward;
+  Category category = Category::activations;
+  std::int16_t layer = -1;
+  std::uint16_t micro_batch = 0;
+
+  /// Allocates a tensor on the current lane's pool.
+  Tensor empty(const Shape& shape, DType dtype, const char* name) { return empty(shape, dtype, name, category); }
+  Tensor empty(const Shape& shape, DType dtype, const char* name, Category what);
+  /// Allocates in host memory.
+  Tensor host_empty(const Shape& shape, DType dtype, const char* name, Category what, bool pinned);
+
+  /// Records a launch on the current lane.  Hazards with other lanes become edges.
+  void compute(const Kernel& kernel, std::initializer_list<const Tensor*> reads,
+               std::initializer_list<const Tensor*> writes, const char* role);
+  void collective(const Collective& collective, std::initializer_list<const Tensor*> reads,
+                  std::initializer_list<const Tensor*> writes, const char* role);
+  /// Any other action (host work, syncs, copies) with the buffers it touches.
+  OpId record(const Action& action, Lane on, std::initializer_list<const Tensor*> reads,
+              std::initializer_list<const Tensor*> writes, const char* role);
+  void host_work(HostWorkKind kind, std::int64_t count, const char* role) {
+    record(HostWork{kind, count, Bytes(0)}, Lane::host, {}, {}, role);
+  }
+  /// Makes the next op of `waiting` wait for the last op recorded on `on`.
+  void wait_for(Lane waiting, Lane on);
+
+  /// Ops recorded from here on belong to this phase (a literal).
+  void begin_phase(const char* name);
+  void end_phases();
+  /// The job is over: what is still held stays allocated.
+  void stop();
+  /// Keeps text alive as long as the program.
+  const char* intern(std::string text);
+
+  RankProgram& program() { return program_; }
+  OpId next_op() const { return static_cast<OpId>(program_.ops.size()); }
+
+ private:
+  friend class StorageRef;
+  struct LastUse {
+    OpId write = none;
+    OpId read = none;
+  };
+  static constexpr OpId none = ~OpId{0};
+
+  Tensor allocate(BufferDecl buffer, const Shape& shape);
+  void free(Storage* storage);
+  void add_edges(Op& op, OpId id);
+  void add_edge(Op& op, OpId from);
+
+  RankProgram& program_;
+  bool stopped_ = false;
+  std::vector<LastUse> last_use_;  // by buffer
+  std::array<OpId, lane_count> last_on_lane_{none, none, none, none, none, none, none};
+  // [waiting][on]: the latest op of `on` that some op of `waiting` already waits for
+  std::array<std::array<OpId, lane_count>, lane_count> waited_{};
+  std::array<std::vector<OpId>, lane_count> pending_;  // explicit waits for the next op of a lane
+  std::vector<Storage*> free_storages_;
+  std::deque<Storage> storages_;
+};
+
+inline void StorageRef::release() {
+  if (storage_ && --storage_->references == 0) storage_->trace->free(storage_);
+}
+
+}  // namespace plimsoll

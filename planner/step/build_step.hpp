@@ -1,0 +1,16 @@
+// Scenario -> step program.
+#pragma once
+
+#include "planner/spec/scenario.hpp"
+#include "planner/step/program.hpp"
+
+namespace plimsoll {
+
+/// The step program of one rank, as a single class.
+/// The scenario has passed check_legality(); building it cannot fail.
+StepProgram build_step(const Scenario& scenario, int rank);
+
+/// SHA-free, stable hash (FNV-1a, hexadecimal) over the structure: ops, lanes, groups, sizes fixed by the plan.
+std::string digest_of(const StepProgram& program);
+
+}  // namespace plimsoll

@@ -1,0 +1,58 @@
+// Replicated training: plain PyTorch on one rank, under autocast or wholly in 16 bits, and DistributedDataParallel on more
+// (planner/step/engines/engines.hpp).
+#include <algorithm>
+
+#include "planner/step/autograd/ops.hpp"
+#include "planner/step/engines/engines.hpp"
+#include "planner/step/engines/torch_job.hpp"
+
+namespace plimsoll {
+
+namespace {
+
+class DdpJob final : public TorchJob {
+ public:
+  using TorchJob::TorchJob;
+
+ private:
+  // Parameters in fp32 in module order (a tied head is made, then dropped); a 16-bit model is cast afterwards, one
+  // parameter at a time.
+  void construct() override {
+    trace_.begin_phase("initialized");
+    Scoped category(trace_.category, Category::parameters);
+    const bool cast = plan().precision == Precision::bf16 || plan().precision == Precision::fp16;
+    for (Parameter& parameter : model_->parameters_in_order) {
+      parameter.data = trace_.empty(parameter.shape, DType::fp32, parameter.name);
+    }
+    if (scenario_.model.tied_embeddings) {
+      trace_.empty(model_->embedding->shape, DType::fp32, "tied head before it is dropped", Category::temporaries);
+    }
+    if (!cast) return;
+    for (Parameter& parameter : model_->parameters_in_order) {
+      Tensor narrow = trace_.empty(parameter.shape, parameter.dtype, parameter.name);
+      ops::launch(trace_, KernelKind::vectorized, {&parameter.data}, narrow, "cast parameter");
+      parameter.data = std::move(narrow);
+    }
+  }
+
+  void optimizer_step() override {
+    std::vector<Tensor> tensors;
+    std::vector<const Tensor*> gradients;
+    for (Parameter& parameter : model_->parameters_in_order) {
+      if (!parameter.trainable) continue;
+      tensors.push_back(parameter.data);
+      gradients.push_back(&parameter.grad);
+    }
+    if (plan().gradient_clipping > 0) clip_gradients(trace_, gradients);
+    adamw_step(trace_, plan().optimizer.implementation, plan().optimizer.moments, tensors, gradients, states_);
+    for (Parameter& parameter : model_->parameters_in_order) parameter.grad = {};
+  }
+
+  std::vector<AdamState> states_;
+};
+
+}  // namespace
+
+void build_ddp(const Scenario& scenario, int rank, RankProgram& program) { DdpJob(scenario, rank, program).run(); }
+
+}  // namespace plimsoll

@@ -1,0 +1,141 @@
+// The training loop common to all engines (planner/step/engines/torch_job.hpp).
+#include "planner/step/engines/torch_job.hpp"
+
+#include "planner/step/autograd/ops.hpp"
+
+namespace plimsoll {
+
+DeviceTraits traits_of(const DeviceSpec& device) {
+  DeviceTraits traits;
+  if (device.multiprocessors > 0) traits.multiprocessors = device.multiprocessors;
+  // cuBLAS workspace per handle and stream: 32 MiB on compute capability 9, 2 x 4 MiB + 8 x 16 KiB elsewhere.
+  const bool hopper = device.compute_capability >= 90 && device.compute_capability < 100;
+  traits.gemm_workspace =
+      hopper ? Bytes(std::int64_t{32} << 20) : Bytes((std::int64_t{8} << 20) + (std::int64_t{128} << 10));
+  return traits;
+}
+
+TorchJob::TorchJob(const Scenario& scenario, int rank, RankProgram& program)
+    : scenario_(scenario),
+      rank_(rank),
+      program_(program),
+      trace_(program),
+      autograd_(trace_, traits_of(scenario.cluster.device)),
+      model_(build_modules(scenario)),
+      layers_{autograd_, trace_, scenario_, nullptr, false, {}, 0, {}} {}
+
+int TorchJob::mesh_size(const Parameter& parameter) const {
+  return parameter.group == 1 ? plan().expert_data_parallel() : plan().world_size;
+}
+
+void TorchJob::run() {
+  construct();
+  step(false);
+  program_.steady_first = trace_.next_op();
+  step(true);
+  program_.steady_end = trace_.next_op();
+  save();
+  trace_.stop();
+}
+
+void TorchJob::step(bool steady) {
+  const std::int64_t micro_batches = plan().gradient_accumulation;
+  const char* earlier = steady ? "steady_accumulation" : "first_step_accumulation";
+  for (std::int64_t i = 0; i < micro_batches; ++i) {
+    const bool last = i + 1 == micro_batches;
+    // Between the first and the last one all micro-batches are alike: one is traced and stands for all of them.
+    const bool repeated = i == 1 && micro_batches > 3;
+    const OpId first = trace_.next_op();
+    if (last) {
+      micro_batch(i, steady ? "steady_forward" : "first_step_forward",
+                  steady ? "steady_backward" : "first_step_backward");
+    } else {
+      micro_batch(i, earlier, earlier);
+    }
+    if (repeated) {
+      trace_.end_phases();
+      program_.repeats.push_back({first, trace_.next_op(), micro_batches - 2});
+      i = micro_batches - 2;
+    }
+  }
+  trace_.begin_phase(steady ? "steady_step" : "first_step_step");
+  Scoped issuer(trace_.issuer, Issuer::optimizer);
+  optimizer_step();
+  ++step_;
+}
+
+void TorchJob::micro_batch(std::int64_t index, const char* forward_phase, const char* backward_phase) {
+  const bool boundary = index + 1 == plan().gradient_accumulation;
+  trace_.micro_batch = static_cast<std::uint16_t>(index);
+  trace_.begin_phase(forward_phase);
+  const Dim tokens = layers_.tokens();
+  Variable ids{trace_.empty({tokens}, DType::int64, "input ids")};
+  before_forward(index == 0);
+  Variable loss;
+  {
+    Scoped autocast(autograd_.autocast, plan().precision == Precision::bf16_autocast);
+    loss = causal_lm_loss(layers_, *model_, ids);
+    after_forward();
+    layers_.outputs.clear();
+    autograd_.autocast_cache.clear();
+  }
+  loss = ops::add_constant(autograd_, loss, "loss over micro-batches");
+  trace_.begin_phase(backward_phase);
+  before_backward(boundary);
+  autograd_.backward(std::move(loss));
+  after_backward(boundary);
+}
+
+namespace {
+
+void adam_kernel(Trace& trace, KernelKind kind, const Tensor& tensor, const Tensor& gradient, AdamState& state) {
+  const std::int64_t n = tensor.numel();
+  const Bytes bytes = tensor.bytes() * 2 + gradient.bytes() + state.first.bytes() * 4;
+  trace.compute(Kernel::pointwise(kind, tensor.dtype, n, bytes), {&tensor, &gradient, &state.first, &state.second},
+                {&tensor, &state.first, &state.second}, "adamw");
+}
+
+}  // namespace
+
+void adamw_step(Trace& trace, OptimizerImplementation implementation, DType moments, const std::vector<Tensor>& tensors,
+                const std::vector<const Tensor*>& gradients, std::vector<AdamState>& states) {
+  const bool fused = implementation == OptimizerImplementation::fused;
+  if (states.empty()) {
+    states.resize(tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      AdamState& state = states[i];
+      if (fused) state.step = trace.empty({}, DType::fp32, "adam step", Category::optimizer_moments);
+      state.first = trace.empty(tensors[i].shape, moments, "adam first moment", Category::optimizer_moments);
+      state.second = trace.empty(tensors[i].shape, moments, "adam second moment", Category::optimizer_moments);
+    }
+  }
+  trace.host_work(HostWorkKind::optimizer_parameter, static_cast<std::int64_t>(tensors.size()), "adamw");
+  std::vector<Tensor> roots;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!fused) {
+      roots.push_back(trace.empty(tensors[i].shape, moments, "square roots of second moments", Category::temporaries));
+    }
+    adam_kernel(trace, fused ? KernelKind::adamw : KernelKind::adamw_pass, tensors[i], *gradients[i], states[i]);
+    if (implementation == OptimizerImplementation::single) roots.clear();
+  }
+}
+
+void clip_gradients(Trace& trace, const std::vector<const Tensor*>& gradients) {
+  std::vector<Tensor> norms;
+  norms.reserve(gradients.size());
+  for (const Tensor* gradient : gradients) {
+    norms.push_back(trace.empty({}, DType::fp32, "gradient norm", Category::temporaries));
+    trace.compute(Kernel::pointwise(KernelKind::reduce_norm, gradient->dtype, gradient->numel(), gradient->bytes()),
+                  {gradient}, {&norms.back()}, "gradient norm");
+  }
+  const Tensor stacked = trace.empty({{static_cast<std::int64_t>(gradients.size())}}, DType::fp32,
+                                     "stacked gradient norms", Category::temporaries);
+  const Tensor total = trace.empty({}, DType::fp32, "total gradient norm", Category::temporaries);
+  for (const Tensor* gradient : gradients) {
+    trace.compute(
+        Kernel::pointwise(KernelKind::scalar_tensor_mul, gradient->dtype, gradient->numel(), gradient->bytes() * 2),
+        {gradient, &total}, {gradient}, "clip gradient");
+  }
+}
+
+}  // namespace plimsoll

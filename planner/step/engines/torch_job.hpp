@@ -1,0 +1,68 @@
+// What does every engine's job have in common?  Build the model, a first step, a steady step; a step is forward and backward
+// of each micro-batch, then the optimizer.  An engine says what happens at each of these points.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "planner/step/layers/layers.hpp"
+
+namespace plimsoll {
+
+/// One rank's job, traced.  Engines derive from it.
+class TorchJob {
+ public:
+  TorchJob(const Scenario& scenario, int rank, RankProgram& program);
+  virtual ~TorchJob() = default;
+  TorchJob(const TorchJob&) = delete;
+  TorchJob& operator=(const TorchJob&) = delete;
+
+  /// Traces the whole job into the program.
+  void run();
+
+ protected:
+  /// Phases "model_built" and "initialized".
+  virtual void construct() = 0;
+  virtual void before_forward(bool /*first_micro_batch*/) {}
+  /// After model.forward returned, while its outputs are still held.
+  virtual void after_forward() {}
+  virtual void before_backward(bool /*boundary*/) {}
+  virtual void after_backward(bool /*boundary*/) {}
+  virtual void optimizer_step() = 0;
+  /// Saving, if this engine's saving is modelled.
+  virtual void save() {}
+
+  const Plan& plan() const { return scenario_.plan; }
+  /// The mesh over which a parameter is sharded: all data-parallel ranks, or the expert-data-parallel ones.
+  int mesh_size(const Parameter& parameter) const;
+
+  const Scenario& scenario_;
+  const int rank_;
+  RankProgram& program_;
+  Trace trace_;
+  Autograd autograd_;
+  std::unique_ptr<TorchModel> model_;
+  LayerContext layers_;
+  int step_ = 0;
+
+ private:
+  void step(bool steady);
+  void micro_batch(std::int64_t index, const char* forward_phase, const char* backward_phase);
+};
+
+/// Adam's state of one tensor: its moments (and, fused, a step counter on the device).
+struct AdamState {
+  Tensor step, first, second;
+};
+
+/// The optimizer over `tensors` with `gradients`: creates missing states in order, then updates in place.
+/// @param implementation fused: no temporaries; foreach: one list of square roots for all tensors; single: one at a time
+void adamw_step(Trace& trace, OptimizerImplementation implementation, DType moments, const std::vector<Tensor>& tensors,
+                const std::vector<const Tensor*>& gradients, std::vector<AdamState>& states);
+
+/// torch.nn.utils.clip_grad_norm_: a norm per gradient, their total, an in-place scaling.
+void clip_gradients(Trace& trace, const std::vector<const Tensor*>& gradients);
+
+DeviceTraits traits_of(const DeviceSpec& device);
+
+}  // namespace plimsoll
