@@ -17,15 +17,18 @@ struct Advice {
 };
 
 constexpr std::string_view moe_layer =
-    "an argument of deepspeed.moe.layer.MoE(...) in the model's code; for Hugging Face models the section expert_parallel "
+    "an argument of deepspeed.moe.layer.MoE(...) in the model's code; for Hugging Face models the section "
+    "expert_parallel "
     "(AutoEP) has {enabled, autoep_size, preset_model}";
-constexpr std::string_view dropless = "AutoEP is dropless and has no capacity; only deepspeed.moe.layer.MoE(...) takes it";
+constexpr std::string_view dropless =
+    "AutoEP is dropless and has no capacity; only deepspeed.moe.layer.MoE(...) takes it";
 constexpr std::string_view no_such_model_part =
     "DeepSpeed has no such concept; which layers are experts is decided in the model's code, one MoE(...) per layer";
 
 constexpr Advice known[] = {
     {"", "moe",
-     "DeepSpeed's training has no section moe: its settings are arguments of deepspeed.moe.layer.MoE(...) in the model's "
+     "DeepSpeed's training has no section moe: its settings are arguments of deepspeed.moe.layer.MoE(...) in the "
+     "model's "
      "code, or, for Hugging Face models, the section expert_parallel {enabled, autoep_size, preset_model}"},
     {"/moe", "enable", "a layer is a mixture of experts because the model builds MoE(...), not because of a switch"},
     {"/moe", "enabled", "a layer is a mixture of experts because the model builds MoE(...), not because of a switch"},
@@ -34,7 +37,8 @@ constexpr Advice known[] = {
     {"/moe", "top_k", "the argument k of MoE(...)"},
     {"/moe", "ep_size", "the argument ep_size of MoE(...), or expert_parallel.autoep_size for AutoEP"},
     {"/moe", "load_balance_loss_weight",
-     "DeepSpeed never adds the auxiliary loss: multiply l_aux, the second output of MoE(...), in the training loss; with "
+     "DeepSpeed never adds the auxiliary loss: multiply l_aux, the second output of MoE(...), in the training loss; "
+     "with "
      "Hugging Face models it is router_aux_loss_coef in config.json"},
     {"/moe", "loss_coef", "multiply l_aux, the second output of MoE(...), in the training loss"},
     {"/moe", "encoder", no_such_model_part},

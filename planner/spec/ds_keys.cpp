@@ -44,7 +44,8 @@ constexpr std::string_view offload_optimizer = "/zero_optimization/offload_optim
 constexpr std::string_view no_gather_effect =
     "torch has all_gather_into_tensor, so the whole group is gathered in one call; nothing reads it";
 constexpr std::string_view inert_checkpointing =
-    "the section does nothing by itself: it takes effect only if the training code calls deepspeed.checkpointing.configure "
+    "the section does nothing by itself: it takes effect only if the training code calls "
+    "deepspeed.checkpointing.configure "
     "and wraps its blocks; Hugging Face's gradient checkpointing ignores it";
 
 constexpr DsKey key_rows[] = {
@@ -128,7 +129,8 @@ constexpr DsKey key_rows[] = {
     DsKey{zero, "sub_group_size", integer, "1000000000"}.only(stage_3),
     DsKey{zero, "cpu_offload", boolean, ""}.old("write offload_optimizer: {device: cpu}").only(stages_1_to_3),
     DsKey{zero, "cpu_offload_param", boolean, ""}.old("write offload_param: {device: cpu}").only(stage_3),
-    DsKey{zero, "cpu_offload_use_pin_memory", boolean, ""}.dead("has no effect any more; write pin_memory in offload_*"),
+    DsKey{zero, "cpu_offload_use_pin_memory", boolean, ""}.dead(
+        "has no effect any more; write pin_memory in offload_*"),
     DsKey{zero, "stage3_prefetch_bucket_size", integer, "50000000"}.also("prefetch_bucket_size").only(stage_3),
     DsKey{zero, "stage3_param_persistence_threshold", integer, "100000"}
         .also("param_persistence_threshold")
@@ -239,7 +241,8 @@ constexpr DsKey key_rows[] = {
 
     // activations, files, profiling
     DsKey{"/activation_checkpointing", "partition_activations", boolean, "false"}.dead(
-        "splits saved inputs over tensor-parallel ranks only, and only where the training code configures checkpointing"),
+        "splits saved inputs over tensor-parallel ranks only, and only where the training code configures "
+        "checkpointing"),
     DsKey{"/activation_checkpointing", "number_checkpoints", any, ""}.dead(inert_checkpointing),
     DsKey{"/activation_checkpointing", "contiguous_memory_optimization", boolean, "false"}.dead(inert_checkpointing),
     DsKey{"/activation_checkpointing", "cpu_checkpointing", boolean, "false"}.dead(inert_checkpointing),
@@ -251,7 +254,8 @@ constexpr DsKey key_rows[] = {
     {"/aio", "single_submit", boolean, "false"},
     {"/aio", "overlap_events", boolean, "true"},
     {"/aio", "use_gds", boolean, "false"},
-    DsKey{"/checkpoint", "tag_validation", text, "\"Warn\""}.one_of("Warn|Ignore|Fail|WARN|IGNORE|FAIL|warn|ignore|fail"),
+    DsKey{"/checkpoint", "tag_validation", text, "\"Warn\""}.one_of(
+        "Warn|Ignore|Fail|WARN|IGNORE|FAIL|warn|ignore|fail"),
     {"/checkpoint", "load_universal", boolean, "false"},
     {"/checkpoint", "use_node_local_storage", boolean, "false"},
     {"/checkpoint", "parallel_write", any, ""},

@@ -54,13 +54,41 @@ struct DsKey {
   std::string_view choices{};  ///< of a text, separated by '|'
   std::string_view note{};     ///< what the key does, or why it does nothing
 
-  constexpr DsKey also(std::string_view name_too) const { DsKey key = *this; key.alias = name_too; return key; }
-  constexpr DsKey at_least(std::int64_t value) const { DsKey key = *this; key.min = value; return key; }
-  constexpr DsKey only(Stages when) const { DsKey key = *this; key.stages = when; return key; }
-  constexpr DsKey one_of(std::string_view values) const { DsKey key = *this; key.choices = values; return key; }
-  constexpr DsKey says(std::string_view words) const { DsKey key = *this; key.note = words; return key; }
-  constexpr DsKey dead(std::string_view why) const { DsKey key = says(why); key.effect = Effect::unused; return key; }
-  constexpr DsKey old(std::string_view instead) const { DsKey key = says(instead); key.effect = Effect::deprecated; return key; }
+  constexpr DsKey also(std::string_view name_too) const {
+    DsKey key = *this;
+    key.alias = name_too;
+    return key;
+  }
+  constexpr DsKey at_least(std::int64_t value) const {
+    DsKey key = *this;
+    key.min = value;
+    return key;
+  }
+  constexpr DsKey only(Stages when) const {
+    DsKey key = *this;
+    key.stages = when;
+    return key;
+  }
+  constexpr DsKey one_of(std::string_view values) const {
+    DsKey key = *this;
+    key.choices = values;
+    return key;
+  }
+  constexpr DsKey says(std::string_view words) const {
+    DsKey key = *this;
+    key.note = words;
+    return key;
+  }
+  constexpr DsKey dead(std::string_view why) const {
+    DsKey key = says(why);
+    key.effect = Effect::unused;
+    return key;
+  }
+  constexpr DsKey old(std::string_view instead) const {
+    DsKey key = says(instead);
+    key.effect = Effect::deprecated;
+    return key;
+  }
 };
 
 std::span<const DsSection> ds_sections();

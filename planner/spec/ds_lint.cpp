@@ -38,7 +38,8 @@ constexpr std::array<std::string_view, 20> resolved_by_trainer = {
     "/zero_optimization/param_persistence_threshold",
 };
 
-void report(DsLint& lint, Severity severity, const char* code, Place place, std::string message, std::string help = {}) {
+void report(DsLint& lint, Severity severity, const char* code, Place place, std::string message,
+            std::string help = {}) {
   lint.diagnostics.push_back({severity, code, std::move(place), std::move(message), {}, std::move(help)});
 }
 

@@ -12,9 +12,9 @@
 namespace plimsoll {
 
 struct DsLint {
-  int stage;                        ///< of ZeRO, as it takes effect
-  Diagnostics& diagnostics;         ///< codes "ds.…"
-  std::set<std::string>& ignored;   ///< JSON pointers of the values that DeepSpeed never looks at
+  int stage;                       ///< of ZeRO, as it takes effect
+  Diagnostics& diagnostics;        ///< codes "ds.…"
+  std::set<std::string>& ignored;  ///< JSON pointers of the values that DeepSpeed never looks at
 };
 
 /// Judges the members of one section, and of the sections in it.

@@ -14,7 +14,8 @@ constexpr std::array<std::string_view, 6> true_words = {"1", "true", "t", "yes",
 constexpr std::array<std::string_view, 6> false_words = {"0", "false", "f", "no", "n", "off"};
 
 std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
 }
 

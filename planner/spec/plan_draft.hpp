@@ -16,10 +16,9 @@ struct PlanDraft {
   const PlanContext& context;
   PlanReading reading;
   Plan& plan = reading.plan;
-  std::set<std::string> overridden;      ///< keys that the command line set
+  std::set<std::string> overridden;  ///< keys that the command line set
   bool reading_overrides = false;
   std::vector<Document> override_files;  ///< one document per override
-  bool gradient_fp32_stated = false;
 
   /// Notes that a key of the plan's vocabulary was stated.
   void state(const std::string& pointer, const Node& value);
@@ -33,6 +32,9 @@ void read_plan_object(const Node& root, PlanDraft& draft);
 
 /// Reads zero_optimization, or the section "zero" of a plan; its keys are judged elsewhere (planner/spec/ds_lint.hpp).
 void read_zero(const Node& section, PlanDraft& draft);
+
+/// Keys of the section that the asked version of DeepSpeed did not have.
+void check_zero_version(const Node& section, PlanDraft& draft);
 
 /// Reads --set KEY=VALUE, all of them.
 void read_overrides(PlanDraft& draft);
