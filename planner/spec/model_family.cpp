@@ -120,7 +120,7 @@ ModelFamily llama4(std::string_view type) {
   ModelFamily family = mixtral_like(type);
   family.qkv_bias = family.output_bias = Bias::by_key;
   family.moe_layers = MoeLayers::interleaved;
-  family.dense_width = {"intermediate_size_mlp", "intermediate_size"};
+  family.dense_width = {"intermediate_size_mlp"};
   family.shared = Shared::one;
   family.block = "feed_forward";
   family.router = "router";
@@ -169,7 +169,8 @@ ModelFamily hunyuan(std::string_view type) {
   family.moe_layers = MoeLayers::after_skipped;
   family.experts = plain_experts;
   family.top_k = {"moe_topk"};
-  family.expert_width = {"moe_intermediate_size", "intermediate_size"};
+  family.expert_width = {"moe_intermediate_size"};
+  family.expert_width_otherwise = {"intermediate_size"};
   family.shared = Shared::count_of_mlp;
   family.shared_size = {"num_shared_expert"};
   family.router = "gate.wg";

@@ -50,6 +50,7 @@ struct ModelFamily {
   MoeLayers moe_layers = MoeLayers::none;
   std::int64_t first_dense_default = 0;
   Keys experts = {}, top_k = {}, expert_width = {};
+  Keys expert_width_otherwise = {};  ///< where expert_width is not stated
   Keys dense_width = {"intermediate_size"};
   Shared shared = Shared::none;
   Keys shared_size = {};

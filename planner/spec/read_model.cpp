@@ -28,8 +28,9 @@ ModelFamily generic_family(const Node& config) {
     family.moe_layers = ModelFamily::MoeLayers::after_first;
     family.first_dense_default = 0;
     family.experts = {key};
-    family.top_k = {"num_experts_per_tok", "moe_topk", "top_k"};
-    family.expert_width = {"moe_intermediate_size", "intermediate_size"};
+    family.top_k = {"num_experts_per_tok", "moe_topk"};
+    family.expert_width = {"moe_intermediate_size"};
+    family.expert_width_otherwise = {"intermediate_size"};
     if (config.find("n_shared_experts") != nullptr) {
       family.shared = ModelFamily::Shared::count_of_expert;
       family.shared_size = {"n_shared_experts"};
@@ -213,7 +214,9 @@ class ModelReader {
     }
     experts_ = required_per_layer(family_.experts, 0, limits::experts, "experts");
     top_k_ = required_per_layer(family_.top_k, 1, limits::experts, "top_k");
-    expert_width_ = required_per_layer(family_.expert_width, 1, width, "expert_intermediate");
+    const bool otherwise = !config_->has(family_.expert_width) && !family_.expert_width_otherwise.empty();
+    expert_width_ = required_per_layer(otherwise ? family_.expert_width_otherwise : family_.expert_width, 1, width,
+                                       "expert_intermediate");
     read_moe_layers();
     intermediate_ = config_->integer(family_.dense_width, 0, width, "intermediate").value_or(0);
     const bool some_dense = std::find(is_moe_.begin(), is_moe_.end(), false) != is_moe_.end();
