@@ -9,5 +9,6 @@ namespace plimsoll {
 void build_ddp(const Scenario& scenario, int rank, RankProgram& program);
 void build_fsdp2(const Scenario& scenario, int rank, RankProgram& program);
 void build_deepspeed(const Scenario& scenario, int rank, RankProgram& program);
+void build_plimsoll(const Scenario& scenario, int rank, RankProgram& program);
 
 }  // namespace plimsoll

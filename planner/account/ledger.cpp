@@ -1,0 +1,201 @@
+// From replays to figures, intervals and a verdict (planner/account/ledger.hpp).
+#include "planner/account/ledger.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace plimsoll {
+
+const char* name_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::fits: return "fits";
+    case Verdict::tight: return "tight";
+    case Verdict::oom: return "oom";
+  }
+  return "";
+}
+
+namespace {
+
+/// Less room than this is called tight: what fragments differently from run to run.
+constexpr double tight_share = 0.03;
+
+struct Reach {
+  Interval allocated, reserved, job;
+  void include(const Replay& replay) {
+    const auto widen = [](Interval& interval, Bytes value) {
+      interval.low = std::min(interval.low, value);
+      interval.high = std::max(interval.high, value);
+    };
+    widen(allocated, replay.allocated_peak);
+    widen(reserved, replay.reserved_peak);
+    widen(job, replay.job_reserved_peak);
+  }
+};
+
+bool uses_gather_pool(const RankProgram& program) {
+  return std::any_of(program.buffers.begin(), program.buffers.end(),
+                     [](const BufferDecl& b) { return b.pool == Lane::gather; });
+}
+
+/// The alternative pasts and latenesses that the plan does not fix (measured: reserved is bistable in them).
+Reach alternatives(const RankProgram& program, const LedgerContext& context, const Replay& central) {
+  Reach reach{{central.allocated_peak, central.allocated_peak},
+              {central.reserved_peak, central.reserved_peak},
+              {central.job_reserved_peak, central.job_reserved_peak}};
+  if (!context.bistable) return reach;
+  const auto with = [&](Bytes hole, bool workspaces, int lag) {
+    ReplayOptions options{context.rules, 3, hole, workspaces, lag};
+    reach.include(replay_allocator(program, options));
+  };
+  if (uses_gather_pool(program)) {
+    with(Bytes(0), false, 1);
+    with(Bytes(0), false, 3);
+  } else {
+    with(Bytes(std::int64_t{20} << 20), false, 0);
+    with(Bytes(std::int64_t{60} << 20), true, 0);
+  }
+  return reach;
+}
+
+Bytes scaled(Bytes value, double factor) {
+  return Bytes(static_cast<std::int64_t>(static_cast<double>(value.count) * factor));
+}
+
+void account_host(Ledger& ledger, const LedgerContext& context) {
+  Bytes highest;
+  Bytes base;
+  const HostPhase* worst = nullptr;
+  ledger.host.reserve(ledger.replay.phases.size());
+  for (const PhaseMemory& phase : ledger.replay.phases) {
+    const auto found = context.host_base.find(phase.name);
+    if (found != context.host_base.end()) base = found->second;
+    ledger.host.push_back({phase.name, base + phase.host_unpinned_end + phase.host_pinned_end,
+                           base + phase.host_unpinned_peak + phase.host_pinned_peak, phase.host_pinned_end});
+    if (ledger.host.back().resident_peak > highest) {
+      highest = ledger.host.back().resident_peak;
+      worst = &ledger.host.back();
+      ledger.host_categories["process"] = base;
+      ledger.host_categories["pinned"] = phase.host_pinned_peak;
+      ledger.host_categories["pageable"] = phase.host_unpinned_peak;
+    }
+  }
+  const Bytes shared = std::min(context.host_base_shared, highest);
+  ledger.host_per_node = (highest - shared) * context.ranks_per_node + shared;
+  ledger.host_capacity = context.host_capacity;
+  if (context.host_capacity.count == 0 || !worst) return;
+  if (ledger.host_per_node > context.host_capacity) {
+    ledger.host_verdict = Verdict::oom;
+  } else if (ledger.host_per_node > scaled(context.host_capacity, 1 - tight_share)) {
+    ledger.host_verdict = Verdict::tight;
+  }
+  if (ledger.host_verdict != Verdict::fits && ledger.host_verdict > ledger.gpu_verdict) {
+    ledger.breaks_on_host = true;
+    ledger.breaks_phase = worst->name;
+    ledger.breaks_tensor = "host memory of the node's ranks";
+  }
+}
+
+/// The largest tensor alive at the peak: what one would have to shrink.
+std::string largest_at_peak(const RankProgram& program, const Replay& replay) {
+  const BufferDecl* largest = nullptr;
+  for (const BufferId id : replay.live_at_peak) {
+    if (!largest || program.buffers[id].size > largest->size) largest = &program.buffers[id];
+  }
+  return largest ? largest->name : "";
+}
+
+std::string phase_of(const RankProgram& program, OpId op) {
+  for (const PhaseSpan& phase : program.phases) {
+    if (op >= phase.first && op < phase.end) return phase.name;
+  }
+  return {};
+}
+
+/// The verdict on the device: does the job fit when the allocator is bounded by what is left to it?
+void judge_device(Ledger& ledger, const RankProgram& program, const LedgerContext& context) {
+  ledger.margin = context.capacity - ledger.job_device_peak.value;
+  if (ledger.job_device_peak.interval.high >= context.capacity ||
+      ledger.margin < scaled(context.capacity, tight_share)) {
+    ledger.gpu_verdict = Verdict::tight;
+    ledger.breaks_phase = ledger.job_peak_phase;
+    ledger.breaks_tensor = largest_at_peak(program, ledger.replay);
+  }
+  if (ledger.margin.count >= 0) return;
+  ReplayOptions bounded{context.rules, 3, Bytes(0), false, 0};
+  bounded.rules.capacity = std::max(Bytes(0), context.capacity - context.outside.total());
+  const Replay replay = replay_allocator(program, bounded);
+  if (!replay.out_of_memory) return;
+  ledger.gpu_verdict = Verdict::oom;
+  ledger.breaks_phase = phase_of(program, replay.failed_op);
+  if (const auto* alloc = std::get_if<Alloc>(&program.ops[replay.failed_op].action)) {
+    ledger.breaks_tensor = program.buffers[alloc->buffer].name;
+  }
+}
+
+}  // namespace
+
+Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
+  Ledger ledger;
+  ledger.capacity = context.capacity;
+  ledger.outside = context.outside;
+  ledger.replay = replay_allocator(program, {context.rules, 3, Bytes(0), false, 0});
+  const Replay& replay = ledger.replay;
+  const Reach reach = alternatives(program, context, replay);
+  const Bytes outside = context.outside.total();
+  const auto above = [&](Bytes value) { return scaled(value, 1 + context.reserved_margin); };
+  ledger.allocated_peak = {replay.allocated_peak, reach.allocated, context.allocated_evidence};
+  ledger.reserved_peak = {
+      replay.reserved_peak, {reach.reserved.low, above(reach.reserved.high)}, context.reserved_evidence};
+  const Evidence device = std::max(context.reserved_evidence, context.outside.evidence);
+  ledger.device_peak = {replay.reserved_peak + outside,
+                        {ledger.reserved_peak.interval.low + outside, ledger.reserved_peak.interval.high + outside},
+                        device};
+  ledger.job_device_peak = {
+      replay.job_reserved_peak + outside, {reach.job.low + outside, above(reach.job.high) + outside}, device};
+  ledger.peak_phase = replay.peak_phase;
+  ledger.job_peak_phase = replay.job_peak_phase;
+  judge_device(ledger, program, context);
+  account_host(ledger, context);
+  ledger.verdict = std::max(ledger.gpu_verdict, ledger.host_verdict);
+  return ledger;
+}
+
+std::string formula_of(const BufferDecl& buffer) {
+  std::string letters, numbers;
+  for (int i = 0; i < buffer.shape.rank; ++i) {
+    const Dim dim = buffer.shape.dim(i);
+    const char* letter = letter_of(dim.symbol);
+    letters += fmt::format("{}{}", i ? " " : "", *letter ? letter : fmt::format("{}", dim.size));
+    numbers += fmt::format("{}{}", i ? " x " : "", dim.size);
+  }
+  const std::int64_t width = size_of(buffer.dtype);
+  if (buffer.shape.rank == 0) return fmt::format("{} B", width);
+  if (letters == numbers) return fmt::format("{} x {} B", numbers, width);
+  return fmt::format("{} x {} B = {} x {} B", letters, width, numbers, width);
+}
+
+std::vector<LiveTensors> live_at_peak(const RankProgram& program, const Replay& replay, Bytes least) {
+  std::map<std::tuple<std::string, std::int64_t, Category>, LiveTensors> rows;
+  for (const BufferId id : replay.live_at_peak) {
+    const BufferDecl& buffer = program.buffers[id];
+    if (buffer.size < least) continue;
+    LiveTensors& row = rows[{buffer.name, buffer.size.count, buffer.category}];
+    if (row.bytes.count == 0) {
+      row = {buffer.name, formula_of(buffer), buffer.category, buffer.size, 0, buffer.layer, buffer.layer};
+    }
+    ++row.count;
+    row.first_layer = std::min<int>(row.first_layer, buffer.layer);
+    row.last_layer = std::max<int>(row.last_layer, buffer.layer);
+  }
+  std::vector<LiveTensors> result;
+  for (auto& [key, row] : rows) result.push_back(std::move(row));
+  std::stable_sort(result.begin(), result.end(), [](const LiveTensors& a, const LiveTensors& b) {
+    return a.bytes * static_cast<std::int64_t>(a.count) > b.bytes * static_cast<std::int64_t>(b.count);
+  });
+  return result;
+}
+
+}  // namespace plimsoll

@@ -1,0 +1,21 @@
+// How much is computed and moved, and what is the least time it can take?  FLOPs, HBM traffic and launches of a steady step,
+// and the program's lower bound: the busiest lane, each kernel at the device's peak rates.
+#pragma once
+
+#include "planner/spec/cluster.hpp"
+#include "planner/step/program.hpp"
+
+namespace plimsoll {
+
+struct Work {
+  Flops matrix_flops;    ///< GEMMs and attention, recomputation included
+  Bytes memory_traffic;  ///< read and written by kernels
+  std::int64_t launches = 0;
+  Seconds compute_bound;        ///< sum over kernels of max(flops / peak, bytes / bandwidth)
+  Seconds communication_bound;  ///< busiest communication lane at link bandwidth
+  Seconds lower_bound;          ///< the larger of the lanes' sums
+};
+
+Work account_work(const StepProgram& program, const RankProgram& rank, const ClusterSpec& cluster);
+
+}  // namespace plimsoll

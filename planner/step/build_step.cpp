@@ -1,0 +1,105 @@
+// Scenario -> step program (planner/step/build_step.hpp).
+#include "planner/step/build_step.hpp"
+
+#include <fmt/format.h>
+
+#include "planner/step/engines/engines.hpp"
+#include "planner/step/groups.hpp"
+
+namespace plimsoll {
+
+namespace {
+
+/// FNV-1a, 64 bits.
+class Hash {
+ public:
+  void add(std::uint64_t value) {
+    for (int i = 0; i < 8; ++i) {
+      state_ = (state_ ^ ((value >> (8 * i)) & 0xff)) * 0x100000001b3ULL;
+    }
+  }
+  void add(const char* text) {
+    for (; *text; ++text) state_ = (state_ ^ static_cast<unsigned char>(*text)) * 0x100000001b3ULL;
+    add(std::uint64_t{0});
+  }
+  std::uint64_t value() const { return state_; }
+
+ private:
+  std::uint64_t state_ = 0xcbf29ce484222325ULL;
+};
+
+/// Sizes that routing moves from step to step are no part of the structure.
+bool routed(const BufferDecl& buffer) {
+  for (int i = 0; i < buffer.shape.rank; ++i) {
+    const Symbol symbol = buffer.shape.dim(i).symbol;
+    if (symbol == Symbol::rows || symbol == Symbol::padded_rows) return true;
+  }
+  return false;
+}
+
+/// Forward and backward of the model alone: twice the active matmul weights and the causal half of attention per token,
+/// three times that with backward.
+double model_flops(const Scenario& scenario) {
+  const ParameterCounts counts = count_parameters(scenario.model);
+  const auto tokens = static_cast<double>(scenario.plan.tokens() * scenario.plan.gradient_accumulation);
+  const std::int64_t weights = scenario.model.tied_embeddings ? counts.active : counts.active_without_embedding;
+  double attention = 0;
+  for (const LayerSpec& layer : scenario.model.layers) {
+    const std::int64_t values =
+        layer.attention.value_head_dim > 0 ? layer.attention.value_head_dim : layer.attention.head_dim;
+    attention += static_cast<double>(layer.attention.q_heads * (layer.attention.head_dim + values)) *
+                 static_cast<double>(scenario.plan.sequence);
+  }
+  return 3 * tokens * (2 * static_cast<double>(weights) + attention);
+}
+
+}  // namespace
+
+StepProgram build_step(const Scenario& scenario, int rank) {
+  StepProgram program;
+  program.groups = groups_of(scenario);
+  program.world_size = scenario.plan.world_size;
+  program.gradient_accumulation = scenario.plan.gradient_accumulation;
+  program.tokens_per_step_per_rank = scenario.plan.tokens() * scenario.plan.gradient_accumulation;
+  program.model_flops_per_step_per_rank = model_flops(scenario);
+  RankClass& ranks = program.classes.emplace_back();
+  ranks.ranks = scenario.plan.world_size;
+  ranks.example_rank = rank;
+  switch (scenario.plan.engine) {
+    case Engine::deepspeed: build_deepspeed(scenario, rank, ranks.program); break;
+    case Engine::fsdp2: build_fsdp2(scenario, rank, ranks.program); break;
+    case Engine::ddp: build_ddp(scenario, rank, ranks.program); break;
+    case Engine::plimsoll: build_plimsoll(scenario, rank, ranks.program); break;
+  }
+  program.digest = digest_of(program);
+  return program;
+}
+
+std::string digest_of(const StepProgram& program) {
+  Hash hash;
+  for (const Group& group : program.groups) {
+    hash.add(group.name.c_str());
+    hash.add(static_cast<std::uint64_t>(group.size));
+    hash.add(static_cast<std::uint64_t>(group.stride));
+  }
+  hash.add(static_cast<std::uint64_t>(program.gradient_accumulation));
+  for (const RankClass& ranks : program.classes) {
+    const RankProgram& rank = ranks.program;
+    for (OpId id = rank.steady_first; id < rank.steady_end; ++id) {
+      const Op& op = rank.ops[id];
+      hash.add(op.action.index() << 8 | static_cast<std::uint64_t>(op.lane));
+      if (const auto* alloc = std::get_if<Alloc>(&op.action)) {
+        const BufferDecl& buffer = rank.buffers[alloc->buffer];
+        hash.add(buffer.name);
+        if (!routed(buffer)) hash.add(static_cast<std::uint64_t>(buffer.size.count));
+      } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
+        hash.add(static_cast<std::uint64_t>(collective->kind) << 16 | collective->group);
+      } else if (const auto* compute = std::get_if<Compute>(&op.action)) {
+        hash.add(static_cast<std::uint64_t>(rank.kernels[compute->kernel].kind));
+      }
+    }
+  }
+  return fmt::format("{:016x}", hash.value());
+}
+
+}  // namespace plimsoll
