@@ -1,0 +1,265 @@
+// Which runs does an engine take?  Ranks and sizes, what belongs to which engine, DeepSpeed's rules on stages, offload and
+// types, and what the contract has but nothing computes yet.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "planner/base/format.hpp"
+#include "planner/spec/ds_batch.hpp"
+#include "planner/spec/legality_rules.hpp"
+#include "planner/spec/limits.hpp"
+
+namespace plimsoll {
+namespace {
+
+constexpr Severity error = Severity::error;
+
+bool is(const RuleInput& in, Engine engine) { return in.plan.engine == engine; }
+bool is_deepspeed(const RuleInput& in) { return is(in, Engine::deepspeed); }
+bool is_16_bit(const Plan& plan) { return plan.precision == Precision::bf16 || plan.precision == Precision::fp16; }
+bool offloads_optimizer(const Plan& plan) { return plan.offload.optimizer != OffloadDevice::none; }
+bool is_cpu_optimizer(OptimizerImplementation implementation) {
+  return implementation == OptimizerImplementation::deepspeed_cpu ||
+         implementation == OptimizerImplementation::torch_cpu;
+}
+
+/// log2 of the largest count of bytes that a program of this scenario could add up: activations of all layers, rows of a
+/// rank that receives every routed token of its group, attention scores if they are materialised, states.
+double log2_bytes(const RuleInput& in) {
+  if (in.model == nullptr) return 0;
+  const auto real = [](std::int64_t value) { return static_cast<double>(std::max<std::int64_t>(value, 1)); };
+  double widest = real(in.model->hidden), routed = 1, parameters = 0, scores = 1;
+  for (const LayerSpec& layer : in.model->layers) {
+    widest = std::max({widest, real(layer.attention.q_width()), real(layer.mlp ? layer.mlp->intermediate : 0)});
+    if (layer.moe) {
+      widest = std::max({widest, real(layer.moe->expert_intermediate), real(layer.moe->experts)});
+      routed = std::max(routed, real(layer.moe->top_k));
+    }
+    scores = std::max(scores, real(layer.attention.q_heads));
+  }
+  for (const ParameterDecl& parameter : in.model->parameters) parameters += real(parameter.numel);
+  routed = std::max(routed, real(in.plan.moe.top_k)) * std::max(1.0, in.plan.moe.capacity_factor);
+  for (const std::int64_t experts : in.plan.moe.num_experts) parameters *= real(experts);
+  const double tokens = real(in.plan.tokens()), layers = real(static_cast<std::int64_t>(in.model->layers.size()));
+  const double activations = tokens * routed * real(in.plan.expert_parallel) * widest * layers * 64;
+  const double attention =
+      in.plan.attention == AttentionImplementation::eager ? tokens * real(in.plan.sequence) * scores * layers * 16 : 0;
+  const double logits = tokens * real(in.model->vocab) * 16;
+  return std::log2(activations + attention + logits + parameters * 32);
+}
+
+constexpr Rule world[] = {
+    {"plan.world.cluster", error, "any", "any", "by definition",
+     [](const RuleInput& in) { return in.cluster != nullptr && in.plan.world_size > in.cluster->world(); },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/world_size",
+           fmt::format("{} is {}, but the cluster {} has {} GPUs", key(in, "/world_size"), in.plan.world_size,
+                       in.cluster->name, in.cluster->world()),
+           fmt::format("at most {}, or a larger cluster (--nodes)", in.cluster->world()));
+     }},
+    {"plan.too_large", error, "any", "any", "bounds of 64-bit byte counts",
+     [](const RuleInput& in) { return in.plan.micro_batch > limits::tokens / in.plan.sequence; },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/micro_batch",
+           fmt::format("{} x {} tokens in one micro-batch is beyond what is answered",
+                       format_count(in.plan.micro_batch), format_count(in.plan.sequence)),
+           fmt::format("at most {} tokens", format_count(limits::tokens)));
+     }},
+    {"plan.too_large", error, "any", "any", "size of the step program",
+     [](const RuleInput& in) {
+       return in.model != nullptr && static_cast<std::int64_t>(in.model->layers.size()) >
+                                         limits::layer_micro_batches / in.plan.gradient_accumulation;
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/gradient_accumulation",
+           fmt::format("{} micro-batches through {} layers make a step program beyond what is answered",
+                       in.plan.gradient_accumulation, in.model->layers.size()),
+           fmt::format("at most {} micro-batches",
+                       limits::layer_micro_batches / static_cast<std::int64_t>(in.model->layers.size())));
+     }},
+    {"plan.too_large", error, "any", "any", "bounds of 64-bit byte counts",
+     [](const RuleInput& in) { return log2_bytes(in) > 60; },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/micro_batch", "the bytes of this step are beyond 64-bit counts",
+           "reduce micro_batch or sequence, or look at the dimensions of the model");
+     }},
+};
+
+/// Sections that only one engine looks at, and are stated for another.
+constexpr Rule engine[] = {
+    {"plan.engine.expert_parallel", error, "fsdp2, ddp", "2.11", "neither shards experts over an expert mesh",
+     [](const RuleInput& in) { return (is(in, Engine::fsdp2) || is(in, Engine::ddp)) && in.plan.expert_parallel > 1; },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/expert_parallel",
+           fmt::format("{} is {}: engine {} has no expert parallelism", key(in, "/expert_parallel"),
+                       in.plan.expert_parallel, name_of(in.plan.engine)),
+           "use engine deepspeed or plimsoll, or expert_parallel 1");
+     }},
+    {"plan.fsdp.replicate", error, "fsdp2", "2.11", "device mesh of replicate x shard",
+     [](const RuleInput& in) { return is(in, Engine::fsdp2) && in.plan.world_size % in.plan.fsdp.replicate != 0; },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/fsdp/replicate",
+           fmt::format("{} is {}, which does not divide {} ranks", key(in, "/fsdp/replicate"), in.plan.fsdp.replicate,
+                       in.plan.world_size),
+           "divisors: " + divisors_in_words(in.plan.world_size));
+     }},
+    {"plan.engine.stage", error, "plimsoll", "any", "the reference runtime has one kind of sharding",
+     [](const RuleInput& in) { return is(in, Engine::plimsoll) && in.plan.zero.stage != 3; },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/zero/stage",
+           fmt::format("{} is {}: engine plimsoll shards parameters, gradients and states", key(in, "/zero/stage"),
+                       in.plan.zero.stage),
+           "legal value: 3");
+     }},
+    {"plan.engine.precision", error, "deepspeed, fsdp2", "any", "autocast is measured under ddp only",
+     [](const RuleInput& in) { return !is(in, Engine::ddp) && in.plan.precision == Precision::bf16_autocast; },
+     [](const RuleInput& in, Diagnostic& d) {
+       d.code = "plan.unsupported";
+       say(in, d, "/precision", fmt::format("bf16_autocast under engine {} is not built yet", name_of(in.plan.engine)),
+           "use bf16, or engine ddp");
+     }},
+    {"plan.engine.master_weights", error, "ddp", "2.11", "PyTorch's AdamW updates the parameters themselves",
+     [](const RuleInput& in) { return is(in, Engine::ddp) && is_16_bit(in.plan) && in.plan.master_fp32; },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/master_weights", "plain PyTorch keeps no fp32 master copy beside 16-bit parameters",
+           "master_weights none, precision bf16_autocast (fp32 parameters), or engine fsdp2 or deepspeed");
+     }},
+    {"plan.unsupported", error, "deepspeed", "0.19", "bf16_master_weights_and_grads",
+     [](const RuleInput& in) { return is_deepspeed(in) && is_16_bit(in.plan) && !in.plan.master_fp32; },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/master_weights", "16-bit master weights under DeepSpeed are not built yet", "master_weights fp32");
+     }},
+    {"plan.unsupported", error, "any", "any", "",
+     [](const RuleInput& in) {
+       const DType moments = in.plan.optimizer.moments;
+       return moments == DType::int8 || (moments != DType::fp32 && in.plan.master_fp32);
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/optimizer/moments",
+           fmt::format("{} is {}: not built yet here", key(in, "/optimizer/moments"),
+                       name_of(in.plan.optimizer.moments)),
+           "fp32; bf16 together with master_weights none under engine ddp or fsdp2");
+     }},
+    {"plan.optimizer.moments", error, "fsdp2, ddp", "2.11", "torch.optim.AdamW: zeros_like(parameter)",
+     [](const RuleInput& in) {
+       return !is_deepspeed(in) && !is(in, Engine::plimsoll) && !in.plan.master_fp32 &&
+              in.plan.precision == Precision::bf16 && in.plan.optimizer.moments == DType::fp32;
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/optimizer/moments", "PyTorch's AdamW keeps its moments in the type of the parameters, here bf16",
+           "moments bf16, or master_weights fp32");
+     }},
+    {"plan.unsupported", error, "fsdp2, ddp, plimsoll", "any", "",
+     [](const RuleInput& in) {
+       return !is_deepspeed(in) && (offloads_optimizer(in.plan) || in.plan.offload.parameters != OffloadDevice::none);
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/offload", fmt::format("offload under engine {} is not built yet", name_of(in.plan.engine)),
+           "use engine deepspeed, or leave it out");
+     }},
+    {"plan.unsupported", error, "any", "any", "",
+     [](const RuleInput& in) { return in.plan.lora.has_value() || !in.plan.trainable_patterns.empty(); },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/trainable",
+           in.plan.lora ? "LoRA is not built yet" : "training a part of the parameters is not built yet",
+           "trainable \"all\"");
+     }},
+};
+
+constexpr Rule deepspeed[] = {
+    {"plan.unsupported", error, "deepspeed", "0.19", "NVMe swapping",
+     [](const RuleInput& in) {
+       return is_deepspeed(in) &&
+              (in.plan.offload.optimizer == OffloadDevice::nvme || in.plan.offload.parameters == OffloadDevice::nvme);
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       const bool optimizer = in.plan.offload.optimizer == OffloadDevice::nvme;
+       const char* pointer = optimizer ? "/offload/optimizer" : "/offload/parameters";
+       say(in, d, pointer, fmt::format("{} is nvme: not built yet", key(in, pointer)), "cpu, or none");
+     }},
+    {"plan.offload.stage", error, "deepspeed", "0.19", "engine: offload needs a ZeRO optimizer",
+     [](const RuleInput& in) { return is_deepspeed(in) && in.plan.zero.stage == 0 && offloads_optimizer(in.plan); },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/offload/optimizer", "the optimizer cannot be offloaded at stage 0", "legal stages: 1, 2, 3");
+     }},
+    {"plan.offload.ratio", error, "deepspeed", "0.19", "runtime/zero/stage_1_and_2.py: assertion",
+     [](const RuleInput& in) {
+       return is_deepspeed(in) && in.plan.zero.stage < 3 && in.plan.zero.offload_optimizer_ratio < 1;
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/zero/offload_optimizer_ratio",
+           fmt::format("a ratio of {} needs stage 3; DeepSpeed asserts at stage {}",
+                       in.plan.zero.offload_optimizer_ratio, in.plan.zero.stage),
+           "legal value below stage 3: 1");
+     }},
+    {"plan.optimizer.offload", error, "any", "any", "where the optimizer's states are",
+     [](const RuleInput& in) {
+       const bool refused_already = is_deepspeed(in) && in.plan.zero.stage == 0;
+       return !refused_already && is_cpu_optimizer(in.plan.optimizer.implementation) != offloads_optimizer(in.plan);
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       const char* name = name_of(in.plan.optimizer.implementation);
+       if (offloads_optimizer(in.plan))
+         say(in, d, "/optimizer/implementation",
+             fmt::format("the optimizer is offloaded, but {} runs on the GPU", name),
+             "legal values with offload.optimizer cpu: deepspeed_cpu, torch_cpu");
+       else
+         say(in, d, "/optimizer/implementation", fmt::format("{} needs offload.optimizer cpu", name),
+             "legal values without offload: fused, foreach, single");
+     }},
+    {"plan.gradient_dtype", error, "deepspeed", "0.19", "runtime/engine.py: NotImplementedError",
+     [](const RuleInput& in) {
+       return is_deepspeed(in) && in.plan.zero.stage == 0 && is_16_bit(in.plan) &&
+              in.plan.gradient_dtype == DType::fp32;
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/gradient_dtype", "DeepSpeed raises for fp32 gradient accumulation of a 16-bit model at stage 0",
+           fmt::format("{}, or stage 1, 2 or 3", name_of(in.plan.compute_dtype())));
+     }},
+    {"plan.gradient_dtype", error, "any", "any", "types that gradients can have",
+     [](const RuleInput& in) {
+       return in.plan.gradient_dtype != DType::fp32 && in.plan.gradient_dtype != in.plan.compute_dtype();
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/gradient_dtype",
+           fmt::format("{} gradients of a {} model", name_of(in.plan.gradient_dtype), name_of(in.plan.precision)),
+           in.plan.compute_dtype() == DType::fp32
+               ? "legal value: fp32"
+               : fmt::format("legal values: {}, fp32", name_of(in.plan.compute_dtype())));
+     }},
+    {"plan.zero.bucket", error, "deepspeed", "0.19", "accepted by the configuration, fails in the optimizer",
+     [](const RuleInput& in) {
+       return is_deepspeed(in) && in.plan.zero.stage > 0 && in.plan.zero.reduce_bucket_size == 0;
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/zero/reduce_bucket_size", "a bucket of 0 elements holds no gradient: DeepSpeed fails later",
+           "the default is 500,000,000 elements; at least the size of a large parameter is sensible");
+     }},
+    {"plan.zero.allgather", error, "deepspeed", "0.19", "runtime/zero/stage_1_and_2.py: assertion",
+     [](const RuleInput& in) {
+       return is_deepspeed(in) && in.plan.zero.stage > 0 && in.plan.zero.stage < 3 &&
+              in.plan.zero.allgather_bucket_size % 2 != 0;
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/zero/allgather_bucket_size", "DeepSpeed asserts that allgather_bucket_size is even",
+           "leave it out: nothing reads it afterwards");
+     }},
+    {"plan.construction", error, "any", "any", "zero.Init partitions at construction, which is stage 3",
+     [](const RuleInput& in) {
+       return in.plan.construction == Construction::zero_init && !(is_deepspeed(in) && in.plan.zero.stage == 3);
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/construction", "zero_init needs engine deepspeed at stage 3",
+           is(in, Engine::fsdp2) ? "legal values: meta, gpu, cpu" : "legal values: gpu, cpu");
+     }},
+};
+
+}  // namespace
+
+std::span<const Rule> world_rules() { return world; }
+std::span<const Rule> engine_rules() { return engine; }
+std::span<const Rule> deepspeed_rules() { return deepspeed; }
+
+}  // namespace plimsoll
