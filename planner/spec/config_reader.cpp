@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "planner/base/format.hpp"
@@ -60,6 +61,10 @@ bool ConfigReader::states(std::string_view key) {
     if (object.find(key) != nullptr) return true;
   }
   return false;
+}
+
+void ConfigReader::require(std::string_view key) {
+  if (std::find(missing_.begin(), missing_.end(), key) == missing_.end()) missing_.emplace_back(key);
 }
 
 void ConfigReader::note(std::string_view place, const Node& value) {

@@ -40,7 +40,7 @@ class ConfigReader {
   std::optional<std::vector<std::int64_t>> integers(std::string_view key, std::int64_t min, std::int64_t max);
   const Node* array(std::string_view key);
 
-  void require(std::string_view key) { missing_.emplace_back(key); }
+  void require(std::string_view key);
   const std::vector<std::string>& missing() const { return missing_; }
   void error(const Place& place, std::string_view code, std::string message, std::string help = {});
   Place root_place() const { return objects_.front().node().place(); }

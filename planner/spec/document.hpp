@@ -158,6 +158,7 @@ class ObjectReader {
  private:
   const Node* typed(std::string_view key);
   void wrong_type(const Node& value, std::string_view due);
+  void out_of_range(const Node& value, std::string_view range);
 
   const Node& node_;
   Diagnostics& diagnostics_;

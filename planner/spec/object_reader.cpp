@@ -67,6 +67,14 @@ void ObjectReader::wrong_type(const Node& value, std::string_view due) {
   diagnostics_.push_back(std::move(diagnostic));
 }
 
+void ObjectReader::out_of_range(const Node& value, std::string_view range) {
+  Diagnostic diagnostic;
+  diagnostic.code = prefix_ + ".range";
+  diagnostic.place = value.place();
+  diagnostic.message = fmt::format("{} is {}, must be {}", value.pointer(), shown(value), range);
+  diagnostics_.push_back(std::move(diagnostic));
+}
+
 std::optional<bool> ObjectReader::boolean(std::string_view key) {
   const Node* value = typed(key);
   if (value == nullptr) return std::nullopt;
@@ -83,8 +91,7 @@ std::optional<std::int64_t> ObjectReader::integer(std::string_view key, std::int
     return std::nullopt;
   }
   if (value->as_int() >= min && value->as_int() <= max) return value->as_int();
-  report(Severity::error, key, "range",
-         fmt::format("{} is {}, must be {}", value->pointer(), shown(*value), in_range(min, max)));
+  out_of_range(*value, in_range(min, max));
   return std::nullopt;
 }
 
@@ -96,8 +103,7 @@ std::optional<double> ObjectReader::number(std::string_view key, double min, dou
     return std::nullopt;
   }
   if (value->as_double() >= min && value->as_double() <= max) return value->as_double();
-  report(Severity::error, key, "range",
-         fmt::format("{} is {}, must be {}", value->pointer(), shown(*value), in_range(min, max)));
+  out_of_range(*value, in_range(min, max));
   return std::nullopt;
 }
 
@@ -133,7 +139,11 @@ std::optional<std::vector<std::int64_t>> ObjectReader::integers(std::string_view
       numbers.push_back(item->as_int());
       continue;
     }
-    wrong_type(*item, "a whole number " + in_range(min, max));
+    if (item->kind() == Node::Kind::integer) {
+      out_of_range(*item, in_range(min, max));
+    } else {
+      wrong_type(*item, "a whole number " + in_range(min, max));
+    }
     return std::nullopt;
   }
   return numbers;

@@ -219,7 +219,8 @@ class ModelReader {
                                        "expert_intermediate");
     read_moe_layers();
     intermediate_ = config_->integer(family_.dense_width, 0, width, "intermediate").value_or(0);
-    const bool some_dense = std::find(is_moe_.begin(), is_moe_.end(), false) != is_moe_.end();
+    const bool some_dense =
+        config_->has(family_.experts) && std::find(is_moe_.begin(), is_moe_.end(), false) != is_moe_.end();
     if (some_dense && intermediate_ == 0) config_->require(family_.dense_width.front());
     read_shared();
   }
