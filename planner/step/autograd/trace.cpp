@@ -68,6 +68,13 @@ void Trace::compute(const Kernel& kernel, std::initializer_list<const Tensor*> r
   record(Compute{id}, lane, reads, writes, role);
 }
 
+void Trace::compute(const Kernel& kernel, const std::vector<const Tensor*>& reads,
+                    const std::vector<const Tensor*>& writes, const char* role) {
+  const auto id = static_cast<KernelId>(program_.kernels.size());
+  program_.kernels.push_back(kernel);
+  append(Compute{id}, lane, reads, writes, role);
+}
+
 void Trace::collective(const Collective& what, std::initializer_list<const Tensor*> reads,
                        std::initializer_list<const Tensor*> writes, const char* role) {
   Collective action = what;
@@ -77,6 +84,11 @@ void Trace::collective(const Collective& what, std::initializer_list<const Tenso
 
 OpId Trace::record(const Action& action, Lane on, std::initializer_list<const Tensor*> reads,
                    std::initializer_list<const Tensor*> writes, const char* role) {
+  return append(action, on, Tensors(reads.begin(), reads.size()), Tensors(writes.begin(), writes.size()), role);
+}
+
+OpId Trace::append(const Action& action, Lane on, Tensors reads, Tensors writes, const char* role) {
+  CHECK(reads.size() <= 255 && writes.size() <= 255, "an op touches at most 255 buffers of each kind");
   const OpId id = next_op();
   Op op;
   op.action = action;

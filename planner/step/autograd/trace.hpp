@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -105,6 +106,9 @@ class Trace {
   /// Records a launch on the current lane.  Hazards with other lanes become edges.
   void compute(const Kernel& kernel, std::initializer_list<const Tensor*> reads,
                std::initializer_list<const Tensor*> writes, const char* role);
+  /// The same for a list of tensors in one launch (foreach kernels, bucket copies); at most 255 of each.
+  void compute(const Kernel& kernel, const std::vector<const Tensor*>& reads, const std::vector<const Tensor*>& writes,
+               const char* role);
   void collective(const Collective& collective, std::initializer_list<const Tensor*> reads,
                   std::initializer_list<const Tensor*> writes, const char* role);
   /// Any other action (host work, syncs, copies) with the buffers it touches.
@@ -115,6 +119,8 @@ class Trace {
   }
   /// Makes the next op of `waiting` wait for the last op recorded on `on`.
   void wait_for(Lane waiting, Lane on);
+  /// Makes the next op of `waiting` wait for `op`.
+  void wait_for(Lane waiting, OpId op) { pending_[static_cast<std::size_t>(waiting)].push_back(op); }
 
   /// Ops recorded from here on belong to this phase (a literal).
   void begin_phase(const char* name);
@@ -135,7 +141,10 @@ class Trace {
   };
   static constexpr OpId none = ~OpId{0};
 
+  using Tensors = std::span<const Tensor* const>;
+
   Tensor allocate(BufferDecl buffer, const Shape& shape);
+  OpId append(const Action& action, Lane on, Tensors reads, Tensors writes, const char* role);
   void free(Storage* storage);
   void add_edges(Op& op, OpId id);
   void add_edge(Op& op, OpId from);
