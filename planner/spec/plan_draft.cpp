@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace plimsoll {
@@ -33,6 +34,12 @@ std::optional<std::string> document_of(const std::string& assignment) {
 }
 
 }  // namespace
+
+bool PlanDraft::will_override(std::string_view key) const {
+  return std::any_of(context.overrides.begin(), context.overrides.end(), [&](const std::string& assignment) {
+    return assignment.size() > key.size() && assignment[key.size()] == '=' && assignment.starts_with(key);
+  });
+}
 
 void PlanDraft::state(const std::string& pointer, const Node& value) {
   plan.places[pointer] = value.place();

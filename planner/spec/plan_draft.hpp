@@ -4,6 +4,7 @@
 
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "planner/spec/read_plan.hpp"
@@ -20,6 +21,8 @@ struct PlanDraft {
   bool reading_overrides = false;
   std::vector<Document> override_files;  ///< one document per override
 
+  /// True if the command line sets that key ("precision"), also before the overrides are read.
+  bool will_override(std::string_view key) const;
   /// Notes that a key of the plan's vocabulary was stated.
   void state(const std::string& pointer, const Node& value);
   void report(Severity severity, const char* code, Place place, std::string message, std::string help = {});

@@ -45,10 +45,11 @@ void read_zero_optimization(const Node& root, PlanDraft& draft) {
 /// One switch, "auto" included: the Trainer's own default is false.
 bool enabled(const Node* value, const char* flag, PlanDraft& draft) {
   if (!is_auto(value)) return boolean_value(value).value_or(false);
-  draft.report(
-      Severity::note, "ds.auto", value->place(),
-      fmt::format("{} is \"auto\": the Trainer makes it the value of --{}, by default false", value->pointer(), flag),
-      fmt::format("for a run with --{} give --set precision={}", flag, flag));
+  if (!draft.will_override("precision"))
+    draft.report(
+        Severity::note, "ds.auto", value->place(),
+        fmt::format("{} is \"auto\": the Trainer makes it the value of --{}, by default false", value->pointer(), flag),
+        fmt::format("for a run with --{} give --set precision={}", flag, flag));
   return false;
 }
 
@@ -71,6 +72,9 @@ void read_precision(const Node& root, PlanDraft& draft) {
                              open.pointer(), bf16 ? "bf16" : "fp16"),
                  "write false");
   }
+  if (!bf16 && !fp16 && !draft.will_override("precision"))
+    draft.report(Severity::note, "ds.precision", (bf16_switch == nullptr ? root : *bf16_switch).place(),
+                 "neither bf16 nor fp16 is on: the answer is for training in fp32");
   draft.plan.precision = bf16 ? Precision::bf16 : fp16 ? Precision::fp16 : Precision::fp32;
   const Node* stated = bf16 ? bf16_switch : fp16 ? fp16_switch : bf16_switch != nullptr ? bf16_switch : fp16_switch;
   draft.state("/precision", stated == nullptr ? root : *stated);
