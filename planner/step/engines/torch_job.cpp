@@ -2,6 +2,8 @@
 #include "planner/step/engines/torch_job.hpp"
 
 #include "planner/step/autograd/ops.hpp"
+#include "planner/step/groups.hpp"
+#include "planner/step/layers/routing.hpp"
 
 namespace plimsoll {
 
@@ -22,11 +24,13 @@ TorchJob::TorchJob(const Scenario& scenario, int rank, RankProgram& program)
       trace_(program),
       autograd_(trace_, traits_of(scenario.cluster.device)),
       model_(build_modules(scenario)),
-      layers_{autograd_, trace_, scenario_, nullptr, false, {}, 0, {}} {}
+      layers_{autograd_, trace_, scenario_, nullptr, false, route(scenario, rank), group_id::expert_parallel, {}} {}
 
 int TorchJob::mesh_size(const Parameter& parameter) const {
   return parameter.group == 1 ? plan().expert_data_parallel() : plan().world_size;
 }
+
+Variable TorchJob::run_forward(const Variable& ids) { return causal_lm_loss(layers_, *model_, ids); }
 
 void TorchJob::run() {
   construct();
@@ -74,7 +78,7 @@ void TorchJob::micro_batch(std::int64_t index, const char* forward_phase, const 
   Variable loss;
   {
     Scoped autocast(autograd_.autocast, plan().precision == Precision::bf16_autocast);
-    loss = causal_lm_loss(layers_, *model_, ids);
+    loss = run_forward(ids);
     after_forward();
     layers_.outputs.clear();
     autograd_.autocast_cache.clear();

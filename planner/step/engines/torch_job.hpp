@@ -24,6 +24,8 @@ class TorchJob {
   /// Phases "model_built" and "initialized".
   virtual void construct() = 0;
   virtual void before_forward(bool /*first_micro_batch*/) {}
+  /// model.forward with labels; Hugging Face's modules unless an engine has its own layers.
+  virtual Variable run_forward(const Variable& ids);
   /// After model.forward returned, while its outputs are still held.
   virtual void after_forward() {}
   virtual void before_backward(bool /*boundary*/) {}
