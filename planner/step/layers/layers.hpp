@@ -14,9 +14,10 @@ namespace plimsoll {
 
 /// Rows of routed experts on one rank, for one MoE layer.
 struct RoutedRows {
-  std::int64_t sent = 0;      ///< rows this rank's tokens make: N k
-  std::int64_t received = 0;  ///< rows that its local experts get (equal to sent without expert parallelism)
-  std::int64_t capacity = 0;  ///< slots per expert of native MoE
+  std::int64_t sent = 0;                ///< rows this rank's tokens make: N k
+  std::int64_t received = 0;            ///< rows that its local experts get (equal to sent without expert parallelism)
+  std::int64_t capacity = 0;            ///< slots per expert of native MoE
+  std::vector<std::int64_t> by_expert;  ///< `received`, by local expert
 };
 
 struct LayerContext {
