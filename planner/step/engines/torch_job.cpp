@@ -124,7 +124,7 @@ void adamw_step(Trace& trace, OptimizerImplementation implementation, DType mome
   }
 }
 
-void clip_gradients(Trace& trace, const std::vector<const Tensor*>& gradients) {
+void clip_gradients(Trace& trace, const std::vector<const Tensor*>& gradients, std::optional<GroupId> sharded_over) {
   std::vector<Tensor> norms;
   norms.reserve(gradients.size());
   for (const Tensor* gradient : gradients) {
@@ -135,6 +135,17 @@ void clip_gradients(Trace& trace, const std::vector<const Tensor*>& gradients) {
   const Tensor stacked = trace.empty({{static_cast<std::int64_t>(gradients.size())}}, DType::fp32,
                                      "stacked gradient norms", Category::temporaries);
   const Tensor total = trace.empty({}, DType::fp32, "total gradient norm", Category::temporaries);
+  trace.compute(Kernel::pointwise(KernelKind::small, DType::fp32, stacked.numel(), stacked.bytes()), {&stacked},
+                {&total}, "total gradient norm");
+  if (sharded_over) {
+    Collective sum;
+    sum.kind = CollectiveKind::all_reduce;
+    sum.dtype = DType::fp32;
+    sum.group = *sharded_over;
+    sum.full_size = total.bytes();
+    trace.host_work(HostWorkKind::collective_issue, 1, "gradient norm");
+    trace.collective(sum, {&total}, {&total}, "gradient norm");
+  }
   for (const Tensor* gradient : gradients) {
     trace.compute(
         Kernel::pointwise(KernelKind::scalar_tensor_mul, gradient->dtype, gradient->numel(), gradient->bytes() * 2),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "planner/step/layers/layers.hpp"
@@ -63,7 +64,9 @@ void adamw_step(Trace& trace, OptimizerImplementation implementation, DType mome
                 const std::vector<const Tensor*>& gradients, std::vector<AdamState>& states);
 
 /// torch.nn.utils.clip_grad_norm_: a norm per gradient, their total, an in-place scaling.
-void clip_gradients(Trace& trace, const std::vector<const Tensor*>& gradients);
+/// @param sharded_over the group over whose ranks the gradients are cut: their norms are summed over it
+void clip_gradients(Trace& trace, const std::vector<const Tensor*>& gradients,
+                    std::optional<GroupId> sharded_over = {});
 
 DeviceTraits traits_of(const DeviceSpec& device);
 
