@@ -147,6 +147,7 @@ void ClusterReader::read_device() {
   if (node == nullptr || node->is_null()) {
     root_.report(Severity::error, "", "missing", "/device is missing",
                  fmt::format("name one of {}, or describe it", fmt::join(device_names(), ", ")));
+    known_ = true;  // what is missing only for that reason is not reported too
     return;
   }
   if (node->is_string()) {
@@ -155,7 +156,7 @@ void ClusterReader::read_device() {
     root_.report(Severity::error, "device", "device", fmt::format("/device is {}, which is not known", node->source()),
                  fmt::format("{}known: {}; others are described by an object",
                              near ? "did you mean " + *near + "? " : "", fmt::join(device_names(), ", ")));
-    known_ = true;  // so that what is missing only for that reason is not reported too
+    known_ = true;
     return;
   }
   ObjectReader reader(*node, diagnostics_, "cluster");
