@@ -43,7 +43,11 @@ Result<ModelSpec> load_model(std::string_view argument) {
     return read_file(path / "config.json", path.filename().string());
   }
   const bool must_be_file = path.extension() == ".json" || argument.find('/') != std::string_view::npos;
-  if (must_be_file || (!is_directory && fs::exists(path, error))) return read_file(path, path.stem().string());
+  if (must_be_file || (!is_directory && fs::exists(path, error))) {
+    // A downloaded config.json is named after its directory.
+    const bool is_config = path.filename() == "config.json" && path.has_parent_path();
+    return read_file(path, is_config ? path.parent_path().filename().string() : path.stem().string());
+  }
   if (const auto preset = find_preset("models", argument)) return read_file(*preset, std::string(argument));
   return unknown_preset(argument);
 }

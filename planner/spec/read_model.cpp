@@ -7,6 +7,7 @@
 
 #include "planner/base/format.hpp"
 #include "planner/spec/config_reader.hpp"
+#include "planner/spec/layer_pattern.hpp"
 #include "planner/spec/limits.hpp"
 #include "planner/spec/model_parameters.hpp"
 
@@ -217,7 +218,7 @@ class ModelReader {
     const bool otherwise = !config_->has(family_.expert_width) && !family_.expert_width_otherwise.empty();
     expert_width_ = required_per_layer(otherwise ? family_.expert_width_otherwise : family_.expert_width, 1, width,
                                        "expert_intermediate");
-    read_moe_layers();
+    is_moe_ = expert_layers(*config_, family_, layers_, experts_);
     intermediate_ = config_->integer(family_.dense_width, 0, width, "intermediate").value_or(0);
     const bool some_dense =
         config_->has(family_.experts) && std::find(is_moe_.begin(), is_moe_.end(), false) != is_moe_.end();
@@ -230,36 +231,6 @@ class ModelReader {
     if (!config_->has(keys)) config_->require(keys.front());
     const auto values = config_->per_layer(keys, layers_, min, max, place);
     return values.value_or(std::vector<std::int64_t>(static_cast<std::size_t>(layers_), min));
-  }
-
-  void read_moe_layers() {
-    using Rule = ModelFamily::MoeLayers;
-    const std::int64_t most = limits::layers;
-    is_moe_.assign(static_cast<std::size_t>(layers_), false);
-    const std::int64_t step = config_->integer({"decoder_sparse_step"}, 1, most).value_or(1);
-    const auto dense_only = config_->integers("mlp_only_layers", 0, most).value_or(std::vector<std::int64_t>{});
-    const std::int64_t first =
-        config_->integer({"first_k_dense_replace"}, 0, most).value_or(family_.first_dense_default);
-    const std::int64_t every = config_->integer({"moe_layer_freq"}, 1, most).value_or(1);
-    const std::int64_t interleave = config_->integer({"interleave_moe_layer_step"}, 1, most).value_or(1);
-    const auto listed =
-        family_.moe_layers == Rule::interleaved ? config_->integers("moe_layers", 0, most) : std::nullopt;
-    const std::int64_t skipped = config_->integer({"moe_layer_num_skipped"}, 0, most).value_or(0);
-    const auto holds = [](const std::vector<std::int64_t>& list, std::int64_t i) {
-      return std::find(list.begin(), list.end(), i) != list.end();
-    };
-    for (std::int64_t i = 0; i < layers_; ++i) {
-      bool moe = experts_[static_cast<std::size_t>(i)] > 0;
-      switch (family_.moe_layers) {
-        case Rule::none: moe = false; break;
-        case Rule::all: break;
-        case Rule::sparse_step: moe = moe && (i + 1) % step == 0 && !holds(dense_only, i); break;
-        case Rule::after_first: moe = moe && i >= first && i % every == 0; break;
-        case Rule::interleaved: moe = moe && (listed ? holds(*listed, i) : (i + 1) % interleave == 0); break;
-        case Rule::after_skipped: moe = moe && i >= skipped; break;
-      }
-      is_moe_[static_cast<std::size_t>(i)] = moe;
-    }
   }
 
   /// Width of the shared experts of each layer, summed.
@@ -304,7 +275,7 @@ class ModelReader {
   }
 
   void lay_out(const AttentionSpec& attention) {
-    const std::vector<bool> lightning = lightning_layers();
+    const std::vector<bool> lightning = lightning_layers(*config_, family_, layers_, spec_.assumptions);
     const bool correction = score_correction();
     spec_.layers.resize(static_cast<std::size_t>(layers_));
     for (std::size_t i = 0; i < spec_.layers.size(); ++i) {
@@ -329,32 +300,6 @@ class ModelReader {
                           .scores_fp32 = family_.scores_fp32};
     }
     if (!family_.relisted.empty()) spec_.assumptions.emplace_back(family_.relisted);
-  }
-
-  /// MiniMax-Text-01: attn_type_list holds 1 for softmax and 0 for lightning attention; transformers' layer_types words.
-  std::vector<bool> lightning_layers() {
-    std::vector<bool> lightning(static_cast<std::size_t>(layers_), false);
-    if (!family_.lightning_attention) return lightning;
-    const Node* types = config_->array("attn_type_list");
-    if (types == nullptr) types = config_->array("layer_types");
-    if (types == nullptr) {
-      spec_.assumptions.push_back(
-          "attn_type_list is not stated: seven layers of lightning attention to one of softmax");
-      for (std::size_t i = 0; i < lightning.size(); ++i) lightning[i] = i % 8 != 7;
-      return lightning;
-    }
-    if (types->items().size() != lightning.size()) {
-      config_->error(types->place(), "length",
-                     fmt::format("{} has {} entries, must have one for each of the {} layers", types->pointer(),
-                                 types->items().size(), layers_));
-      return lightning;
-    }
-    for (std::size_t i = 0; i < lightning.size(); ++i) {
-      const Node& type = *types->items()[i];
-      lightning[i] = (type.kind() == Node::Kind::integer && type.as_int() == 0) ||
-                     (type.is_string() && type.as_string() == "linear_attention");
-    }
-    return lightning;
   }
 
   void check_experts() {

@@ -143,6 +143,16 @@ TEST(ReadModel, ReadsAnUnknownFamilyAsLlamaAndSaysSo) {
   EXPECT_TRUE(model->tied_embeddings);
 }
 
+TEST(ReadModel, ReadsTheExpertsOfAnUnknownFamily) {
+  const auto model =
+      read(R"({"model_type": "new_moe", "intermediate_size": 128, "num_experts": 4, "moe_intermediate_size": 32,
+    "num_experts_per_tok": 2, "first_k_dense_replace": 0, "tie_word_embeddings": false, )" +
+           small + "}");
+  ASSERT_TRUE(model) << format(model.diagnostics());
+  EXPECT_EQ(model->layers[0].moe->expert_intermediate, 32);
+  EXPECT_THAT(format(model.diagnostics()), HasSubstr("warning[model.family]"));
+}
+
 TEST(ReadModel, NamesEverythingThatIsMissing) {
   EXPECT_EQ(
       errors("{\n  \"model_type\": \"mixtral\",\n  \"hiden_size\": 64,\n  \"num_hidden_layers\": 2\n}"),
