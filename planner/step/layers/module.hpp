@@ -42,7 +42,8 @@ struct AttentionModule : Module {
   NormModule q_a_norm, kv_a_norm;
   LinearModule index_q, index_k, index_weights;  ///< indexer
   NormModule index_k_norm;
-  LinearModule output_gate;  ///< lightning attention
+  NormModule output_norm;  ///< lightning attention
+  LinearModule output_gate;
   Parameter* sinks = nullptr;
 };
 struct MlpModule : Module {
@@ -61,8 +62,13 @@ struct MoeModule : Module {
   Parameter* score_correction_bias = nullptr;
   MlpModule shared;
   LinearModule shared_gate;
-  /// Experts as modules of their own: native DeepSpeed MoE (this rank's local experts).
+  /// Native DeepSpeed MoE: this rank's experts as modules of their own, the layer around them, and with a residual the
+  /// dense expert beside them and the weight that mixes both.
   std::deque<MlpModule> local_experts;
+  Module native_layer;
+  bool has_residual = false;
+  MlpModule residual;
+  LinearModule coefficient;
   /// AutoEP's repacked local weights: w1 and w3 [El, I, h], w2 [El, h, I].
   Parameter* w1 = nullptr;
   Parameter* w2 = nullptr;
@@ -86,6 +92,8 @@ struct TorchModel : Module {
   LinearModule head;
   Parameter* embedding = nullptr;
   std::deque<Parameter> parameters_in_order;  ///< construction order; a tied head is not repeated
+  std::deque<ParameterDecl> replaced;         ///< declarations of parameters that only this rank's model has
+  std::deque<MoeSpec> mixtures;               ///< of the MoE layers, in order
   std::vector<Module*> modules;               ///< by id
 };
 

@@ -1,53 +1,20 @@
 // Builds the tree of modules and their parameters (planner/step/layers/module.hpp).
-#include <map>
 #include <utility>
 
 #include "planner/step/layers/module.hpp"
+#include "planner/step/layers/rank_parameters.hpp"
+#include "planner/step/layers/routing.hpp"
 
 namespace plimsoll {
 
 namespace {
 
-Symbol symbol_of(Role role, std::size_t dim) {
-  const bool first = dim == 0;
-  switch (role) {
-    case Role::embedding:
-    case Role::head: return first ? Symbol::vocab : Symbol::hidden;
-    case Role::q: return first ? Symbol::q_width : Symbol::hidden;
-    case Role::k:
-    case Role::v: return first ? Symbol::kv_width : Symbol::hidden;
-    case Role::o: return first ? Symbol::hidden : Symbol::q_width;
-    case Role::gate:
-    case Role::up:
-    case Role::shared_gate:
-    case Role::shared_up: return first ? Symbol::intermediate : Symbol::hidden;
-    case Role::down:
-    case Role::shared_down: return first ? Symbol::hidden : Symbol::intermediate;
-    case Role::router: return first ? Symbol::experts : Symbol::hidden;
-    case Role::experts_gate_up: return first ? Symbol::experts : dim == 1 ? Symbol::intermediate : Symbol::hidden;
-    case Role::experts_down: return first ? Symbol::experts : dim == 1 ? Symbol::hidden : Symbol::intermediate;
-    default: return Symbol::number;
-  }
-}
-
 class Builder {
  public:
-  explicit Builder(const Scenario& scenario) : scenario_(scenario), model_(std::make_unique<TorchModel>()) {
-    const DType dtype =
-        scenario.plan.precision == Precision::bf16_autocast ? DType::fp32 : scenario.plan.compute_dtype();
-    for (const ParameterDecl& decl : scenario.model.parameters) {
-      Parameter& parameter = model_->parameters_in_order.emplace_back();
-      parameter.decl = &decl;
-      parameter.name = decl.name.c_str();
-      parameter.index = static_cast<int>(model_->parameters_in_order.size()) - 1;
-      parameter.group = decl.expert ? 1 : 0;
-      parameter.dtype = dtype;
-      parameter.trainable = decl.trainable;
-      for (std::size_t i = 0; i < decl.shape.size(); ++i)
-        parameter.shape.push({decl.shape[i], symbol_of(decl.role, i)});
-      by_role_[{decl.layer, decl.role}] = &parameter;
-    }
-  }
+  explicit Builder(const Scenario& scenario)
+      : scenario_(scenario),
+        model_(std::make_unique<TorchModel>()),
+        parameters_(list_rank_parameters(scenario, *model_)) {}
 
   std::unique_ptr<TorchModel> build() {
     TorchModel& top = *model_;
@@ -75,10 +42,7 @@ class Builder {
     if (parent) parent->children.push_back(&module);
   }
 
-  Parameter* find(Role role, int layer) const {
-    const auto found = by_role_.find({layer, role});
-    return found == by_role_.end() ? nullptr : found->second;
-  }
+  Parameter* find(Role role, int layer) const { return parameters_.find(role, layer); }
 
   Parameter* own(Module& module, Role role, int layer) {
     Parameter* parameter = find(role, layer);
@@ -130,6 +94,7 @@ class Builder {
     module.sinks = own(module, Role::sinks, layer);
     optional_norm(module.q_norm, "self_attn.q_norm", &module, Role::q_norm, layer);
     optional_norm(module.k_norm, "self_attn.k_norm", &module, Role::k_norm, layer);
+    optional_norm(module.output_norm, "self_attn.norm", &module, Role::attention_norm, layer);
     optional_linear(module.output_gate, "self_attn.output_gate", &module, Role::output_gate, layer);
     optional_linear(module.index_q, "self_attn.indexer.wq_b", &module, Role::index_q, layer);
     optional_linear(module.index_k, "self_attn.indexer.wk", &module, Role::index_k, layer);
@@ -153,27 +118,76 @@ class Builder {
 
   void mixture(MoeModule& module, Module* parent, int layer) {
     add(module, "mlp", parent, layer);
-    module.spec = &*scenario_.model.layers[static_cast<std::size_t>(layer)].moe;
-    module.index = moe_layers_++;
+    module.spec = &model_->mixtures.emplace_back(*moe_of_layer(scenario_, static_cast<std::size_t>(layer)));
+    module.index = static_cast<int>(model_->mixtures.size()) - 1;
     module.zero3_leaf = scenario_.plan.moe.leaf;
+    if (const auto native = parameters_.native.find(layer); native != parameters_.native.end()) {
+      native_mixture(module, native->second, layer);
+      return;
+    }
+    const Parameter* router = find(Role::router, layer);
+    const Parameter* experts = find(Role::experts_gate_up, layer);
+    const bool experts_first = router && experts && experts->index < router->index;
+    if (experts_first) fused_experts(module, layer);
     linear(module.router, "mlp.gate", &module, Role::router, Role::router_bias, layer);
     module.score_correction_bias = own(module.router, Role::score_correction_bias, layer);
-    add(module.experts, "mlp.experts", &module, layer);
-    module.gate_up = own(module.experts, Role::experts_gate_up, layer);
-    module.gate_up_bias = own(module.experts, Role::experts_gate_up_bias, layer);
-    module.down = own(module.experts, Role::experts_down, layer);
-    module.down_bias = own(module.experts, Role::experts_down_bias, layer);
+    if (!experts_first) fused_experts(module, layer);
     if (find(Role::shared_gate, layer)) {
       mlp(module.shared, &module, layer, true);
       optional_linear(module.shared_gate, "mlp.shared_expert_gate", &module, Role::shared_expert_gate, layer);
     }
   }
 
+  void fused_experts(MoeModule& module, int layer) {
+    add(module.experts, "mlp.experts", &module, layer);
+    if (const auto autoep = parameters_.autoep.find(layer); autoep != parameters_.autoep.end()) {
+      module.w1 = autoep->second.w1;
+      module.w2 = autoep->second.w2;
+      module.w3 = autoep->second.w3;
+      module.experts.parameters = {module.w1, module.w2, module.w3};
+      return;
+    }
+    module.gate_up = own(module.experts, Role::experts_gate_up, layer);
+    module.gate_up_bias = own(module.experts, Role::experts_gate_up_bias, layer);
+    module.down = own(module.experts, Role::experts_down, layer);
+    module.down_bias = own(module.experts, Role::experts_down_bias, layer);
+  }
+
+  void own_linear(LinearModule& module, const char* name, Module* parent, Parameter* weight, Parameter* bias,
+                  int layer) {
+    add(module, name, parent, layer);
+    module.weight = weight;
+    module.bias = bias;
+    if (weight) module.parameters.push_back(weight);
+    if (bias) module.parameters.push_back(bias);
+  }
+
+  void expert_mlp(MlpModule& module, const MlpParameters& own, Module* parent, int layer) {
+    add(module, "mlp.expert", parent, layer);
+    own_linear(module.gate, "mlp.expert.gate_proj", &module, own.gate, own.gate_bias, layer);
+    own_linear(module.up, "mlp.expert.up_proj", &module, own.up, own.up_bias, layer);
+    own_linear(module.down, "mlp.expert.down_proj", &module, own.down, own.down_bias, layer);
+    add(module.activation, "mlp.expert.act_fn", &module, layer);
+  }
+
+  void native_mixture(MoeModule& module, const NativeMoeParameters& native, int layer) {
+    add(module.native_layer, "mlp.deepspeed_moe", &module, layer);
+    own_linear(module.router, "mlp.deepspeed_moe.gate", &module.native_layer, native.gate, nullptr, layer);
+    add(module.experts, "mlp.deepspeed_moe.experts", &module.native_layer, layer);
+    for (const MlpParameters& expert : native.experts) {
+      expert_mlp(module.local_experts.emplace_back(), expert, &module.experts, layer);
+    }
+    module.has_residual = native.coefficient != nullptr;
+    if (!module.has_residual) return;
+    expert_mlp(module.residual, native.residual, &module, layer);
+    own_linear(module.coefficient, "mlp.coefficient", &module, native.coefficient, native.coefficient_bias, layer);
+  }
+
   void decoder_layer(int index) {
     DecoderLayerModule& layer = model_->layers.emplace_back();
     add(layer, "layer", &model_->body, index);
     attention(layer.attention, &layer, index);
-    layer.is_moe = scenario_.model.layers[static_cast<std::size_t>(index)].moe.has_value();
+    layer.is_moe = moe_of_layer(scenario_, static_cast<std::size_t>(index)).has_value();
     if (layer.is_moe) {
       mixture(layer.moe, &layer, index);
     } else {
@@ -186,8 +200,7 @@ class Builder {
 
   const Scenario& scenario_;
   std::unique_ptr<TorchModel> model_;
-  std::map<std::pair<int, Role>, Parameter*> by_role_;
-  int moe_layers_ = 0;
+  RankParameters parameters_;
 };
 
 }  // namespace
