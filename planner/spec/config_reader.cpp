@@ -1,3 +1,4 @@
+// How is one dimension found under the several names it may have, and when do two of them contradict each other?
 #include "planner/spec/config_reader.hpp"
 
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// Where does a value stand?  Byte offsets become lines, columns and JSON pointers only when somebody asks for a place.
 #include "planner/spec/document.hpp"
 
 #include <fmt/core.h>

@@ -1,3 +1,5 @@
+// How does a liberal text become strict JSON?  One pass that copies, blanks comments and, for Hjson, keeps track of whether
+// a key, a value or a comma is due; whatever is still wrong stays as it is, for the parser to point at.
 #include "planner/spec/json_text.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Which layers hold experts, which attend how?  The rules by family: configs/README.md.
 #include "planner/spec/layer_pattern.hpp"
 
 #include <fmt/core.h>

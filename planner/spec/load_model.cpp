@@ -1,3 +1,4 @@
+// What does the argument of --model name: a sketch, a file, a directory or a preset?
 #include <fmt/core.h>
 
 #include <filesystem>

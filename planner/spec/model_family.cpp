@@ -1,3 +1,4 @@
+// What does each family write, and how does it name its weights?  Only what differs from the defaults of ModelFamily is set.
 #include "planner/spec/model_family.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// How many parameters has each weight?  The formulas stand beside the functions; h hidden, V vocabulary, nq and nkv heads,
+// hd head dimension, I width of an MLP or expert, E experts.
 #include "planner/spec/model_parameters.hpp"
 
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// How is a wrong value reported?  Always at its own place, with what it is and what it must be.
 #include <fmt/core.h>
 
 #include <algorithm>

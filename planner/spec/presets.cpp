@@ -1,3 +1,4 @@
+// Where are the presets?
 #include "planner/spec/presets.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// How does a config.json become a ModelSpec?  First all keys are read, so that all errors come at once, then the layers are
+// laid out and what only holds together is checked.
 #include "planner/spec/read_model.hpp"
 
 #include <fmt/core.h>
