@@ -1,0 +1,126 @@
+// How fast is the machine?  The prices of kernels, collectives, copies and host work on one kind of device, each with how it
+// is known.  Read from calibration files (configs/README.md), which plimsoll-calibrate writes.
+//
+// Kernel rules: a GEMM by tiles and waves, a grouped GEMM and attention by rates that grow with their inner length, everything
+// else by fixed + elements * per_element + bytes / bandwidth.  A lone collective takes min over its pieces of
+// latency + S / bandwidth (a piece per protocol), S = nccl-tests' full size.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "planner/spec/cluster.hpp"
+#include "planner/spec/collective.hpp"
+
+namespace plimsoll {
+
+/// How one entry is known.
+struct Provenance {
+  Evidence evidence = Evidence::assumed;
+  int samples = 0;
+  double residual = 0;   ///< mean relative error of the fit; 0.1: 10 %
+  double range_low = 0;  ///< of the fitted variable (bytes, elements, FLOPs); 0, 0: not stated
+  double range_high = 0;
+  std::string source;
+};
+
+/// t = launch + max(waves (2 tm tn k / (rate efficiency / SMs) + epilogue tm tn) + traffic B, B / memory rate)
+struct GemmPrice {
+  struct Tile {
+    int m = 128, n = 128;
+    double efficiency = 1;
+  };
+  double launch_s = 1.6e-6;
+  double flops_per_s = 846e12;
+  double epilogue_s_per_element = 1.3e-6 / 32768;
+  double traffic_share = 0.066;  ///< of the bytes at memory_bytes_per_s that are not hidden
+  double traffic_bytes_per_s = 4.2e12;
+  double memory_bytes_per_s = 3.6e12;  ///< when the product is bound by memory
+  double skinny_floor_s = 5e-6;        ///< min(m, n, k) <= 64
+  double skinny_bytes_per_s = 2.6e12;
+  double fp32_flops_per_s = 50e12;  ///< on CUDA cores, without TF32
+  std::vector<Tile> tiles;
+  double sag = 1.0;  ///< clocks under sustained matrix work: steps longer than 0.3 s that are mostly GEMM
+  Provenance provenance;
+};
+
+/// t = fixed + prepare + FLOPs / (rate K / (K + half)), K = contraction length; many groups: rate * many_factor
+struct GroupedGemmPrice {
+  double fixed_s = 4e-6, prepare_s = 1.9e-6;
+  double flops_per_s = 735e12;
+  double half_length = 90;
+  int many_groups = 16;
+  double many_factor = 0.93;
+  Provenance provenance;
+};
+
+/// t = fixed + FLOPs / (rate s / (s + half)), by head size
+struct AttentionPrice {
+  struct Rate {
+    int head_dim = 128;
+    double flops_per_s = 660e12;
+    double half_length = 750;
+  };
+  double fixed_s = 6e-6;
+  std::vector<Rate> forward, backward;
+  double backward_s_per_element = 5.33e-12;  ///< per element of q: row sums, dq conversion, head reductions
+  Provenance provenance;
+};
+
+/// t = fixed + elements * per_element + bytes / bandwidth (bandwidth 0: no such term)
+struct KernelPrice {
+  double fixed_s = 1.35e-6;
+  double s_per_element = 0;
+  double bytes_per_s = 0;
+  Provenance provenance;
+};
+
+struct CollectivePrice {
+  struct Piece {
+    double latency_s = 0;
+    double bytes_per_s = 0;  ///< of the full size S
+  };
+  CollectiveKind kind = CollectiveKind::all_gather;
+  Tier tier = Tier::nvlink;  ///< farthest tier that the group crosses
+  int ranks = 2;
+  std::vector<Piece> pieces;
+  Provenance provenance;
+};
+
+struct HostPrices {
+  double launch_forward_s = 29e-6, launch_backward_s = 30e-6, launch_optimizer_s = 18e-6;
+  double launch_compiled_s = 6e-6;       ///< launches of a compiled layer
+  std::map<std::string, double> work_s;  ///< by HostWorkKind's name, per count
+  double launch_latency_s = 6e-6;        ///< call to kernel on an idle stream
+  double kernel_gap_s = 2e-6;            ///< from one kernel to the next of a full queue
+  double sync_s = 8e-6;
+  int queue_depth = 1024;  ///< launches outstanding per lane before the host blocks
+  double spread = 0.3;     ///< relative difference between hosts
+  double cpu_adam_s_per_element = 0.4e-9;
+  Provenance provenance;
+};
+
+/// By how much a compute kernel is slowed while a collective's kernel is resident.
+struct InterferencePrices {
+  std::map<std::string, double> factor;  ///< by KernelKind's name; "other" for the rest
+  double collective_factor = 1.08;       ///< a collective beside compute
+  Provenance provenance;
+};
+
+struct Calibration {
+  std::string name, device, date, versions, source;
+  GemmPrice gemm;
+  GroupedGemmPrice grouped_gemm;
+  AttentionPrice attention;
+  std::map<std::string, KernelPrice> kernels;  ///< by KernelKind's name
+  std::vector<CollectivePrice> collectives;
+  HostPrices host;
+  InterferencePrices interference;
+  double copy_fixed_s = 3e-6, copy_bytes_per_s = 50e9;  ///< host to device and back, pinned
+  Provenance copies;
+};
+
+}  // namespace plimsoll

@@ -1,0 +1,57 @@
+// How long does one op take alone?  Kernels, collectives, copies and host work priced by a calibration.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "planner/spec/calibration.hpp"
+#include "planner/spec/topology.hpp"
+#include "planner/step/program.hpp"
+
+namespace plimsoll {
+
+/// Simulated time: picoseconds, so that sums are exact and runs repeat.
+using SimTime = std::int64_t;
+constexpr SimTime to_sim(double seconds) { return static_cast<SimTime>(seconds * 1e12 + 0.5); }
+constexpr double to_seconds(SimTime time) { return static_cast<double>(time) * 1e-12; }
+
+/// A lone collective: its time, and what it asks of the links while it runs.
+struct CollectiveCost {
+  SimTime time = 0;
+  Tier tier = Tier::nvlink;  ///< that it keeps busiest
+  double share = 0;          ///< of that tier's bandwidth
+  Evidence evidence = Evidence::assumed;
+};
+
+class Prices {
+ public:
+  Prices(const Calibration& calibration, const ClusterSpec& cluster, const StepProgram& program, double gemm_sag);
+
+  SimTime kernel(const Kernel& kernel) const;
+  /// By how much a kernel is stretched while a collective runs beside it.
+  double interference(KernelKind kind) const { return interference_[static_cast<std::size_t>(kind)]; }
+  double collective_interference() const { return calibration_.interference.collective_factor; }
+  CollectiveCost collective(const Collective& collective, int rank) const;
+  SimTime copy(const HostCopy& copy) const;
+  SimTime launch(Issuer issuer, KernelKind kind) const;
+  SimTime host_work(const HostWork& work) const;
+  SimTime launch_latency() const { return to_sim(calibration_.host.launch_latency_s); }
+  SimTime kernel_gap() const { return to_sim(calibration_.host.kernel_gap_s); }
+  SimTime sync() const { return to_sim(calibration_.host.sync_s); }
+  int queue_depth() const { return calibration_.host.queue_depth; }
+
+ private:
+  double gemm_seconds(double m, double n, double k, DType dtype) const;
+  double kernel_seconds(const Kernel& kernel) const;
+
+  const Calibration& calibration_;
+  const ClusterSpec& cluster_;
+  const StepProgram& program_;
+  double sag_;
+  std::array<const KernelPrice*, kernel_kind_count> by_kind_{};
+  std::array<double, kernel_kind_count> interference_{};
+  std::array<double, host_work_kind_count> host_work_{};
+};
+
+}  // namespace plimsoll

@@ -1,0 +1,478 @@
+// The event loop (simulator/timeline.hpp).
+//
+// The host of each class issues its ops in order: a launch, a hook, a sync each take host time; it runs ahead of the device
+// until it must wait (a sync, a full queue).  A lane starts its next op when the lane is free, the op has been issued, every op
+// in `after` has ended, and, for a collective, every class has arrived.  Ops in progress share what they share: compute is
+// stretched while a collective is resident, collectives on one tier are slowed when together they ask for more than it has
+// (max-min fair).  Events are taken in order of (time, lane), durations are rounded once.
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <memory>
+
+#include "simulator/timeline.hpp"
+
+namespace plimsoll {
+
+namespace {
+
+constexpr SimTime never = std::numeric_limits<SimTime>::max();
+constexpr std::uint32_t none = ~0u;
+
+struct Instance {
+  OpId op = 0;
+  SimTime issued = never;
+  SimTime work = 0;  ///< duration alone
+  float share = 0;   ///< of its tier, collectives
+  Tier tier = Tier::nvlink;
+  bool collective = false;
+  KernelKind kind = KernelKind::small;
+  std::uint32_t first_wait = 0;
+  std::uint16_t waits = 0;
+  bool ended = false;
+  SimTime end = 0;
+  std::uint32_t timed = none;   ///< index into Timeline::ops
+  std::uint32_t synced = none;  ///< the host op on which its issue depended last
+};
+
+struct LaneState {
+  std::vector<std::uint32_t> queue;  ///< instances in issue order
+  std::size_t head = 0;
+  bool running = false;
+  bool arrived = false;  ///< at a collective, waiting for other classes
+  SimTime started = 0, free_at = 0;
+  Cause cause = Cause::start;
+  std::uint32_t waited_for = none, last = none;
+  double remaining = 0, rate = 1;
+};
+
+struct ClassState {
+  const RankProgram* program = nullptr;
+  std::vector<OpId> order;  ///< ops of the step with repeats unrolled
+  std::size_t next = 0;
+  std::vector<Instance> instances;
+  std::vector<std::uint32_t> latest;  ///< by op: its latest instance
+  std::vector<std::uint32_t> waits;
+  std::array<LaneState, lane_count> lanes;
+  SimTime host_free = 0;
+  std::uint32_t last_sync = none;
+  std::map<GroupId, std::size_t> sequence;  ///< collectives reached, by group
+  double compute_factor = 1;
+  int rank = 0;
+};
+
+std::vector<OpId> unrolled(const RankProgram& program) {
+  std::vector<OpId> order;
+  order.reserve(program.steady_end - program.steady_first);
+  const auto append = [&](OpId first, OpId end) {
+    for (OpId id = first; id < end; ++id) {
+      const Action& action = program.ops[id].action;
+      if (!std::holds_alternative<Alloc>(action) && !std::holds_alternative<Free>(action) &&
+          !std::holds_alternative<EmptyCache>(action)) {
+        order.push_back(id);
+      }
+    }
+  };
+  OpId next = program.steady_first;
+  for (const Repeat& repeat : program.repeats) {
+    if (repeat.first < program.steady_first || repeat.end > program.steady_end) continue;
+    append(next, repeat.first);
+    for (std::int64_t i = 0; i < repeat.count; ++i) append(repeat.first, repeat.end);
+    next = repeat.end;
+  }
+  append(next, program.steady_end);
+  return order;
+}
+
+class Simulation {
+ public:
+  Simulation(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration,
+             const SimulateOptions& options, double sag)
+      : prices_(calibration, cluster, program, sag), options_(options) {
+    for (const RankClass& ranks : program.classes) {
+      ClassState& state = classes_.emplace_back();
+      state.program = &ranks.program;
+      state.rank = ranks.example_rank;
+      state.compute_factor = options.kernel_factor;
+    }
+    for (const auto& [rank, factor] : options.stragglers) {
+      ClassState& state = classes_.emplace_back();
+      state.program = &program.classes.front().program;
+      state.rank = rank;
+      state.compute_factor = options.kernel_factor * factor;
+    }
+    for (ClassState& state : classes_) {
+      state.order = unrolled(*state.program);
+      state.instances.reserve(state.order.size());
+      state.latest.assign(state.program->ops.size(), none);
+    }
+  }
+
+  Timeline run() {
+    while (true) {
+      for (ClassState& state : classes_) run_host(state);
+      std::size_t c = 0, l = 0;
+      const SimTime next = next_event(c, l);
+      if (next == never) break;
+      advance(next);
+      LaneState& lane = classes_[c].lanes[l];
+      if (lane.running) {
+        finish(classes_[c], c, l);
+      } else {
+        start(classes_[c], l);
+      }
+    }
+    finalise();
+    return std::move(timeline_);
+  }
+
+ private:
+  // ---- host ----
+  void run_host(ClassState& state) {
+    while (state.next < state.order.size()) {
+      const OpId id = state.order[state.next];
+      const Op& op = state.program->ops[id];
+      if (const auto* sync = std::get_if<HostSync>(&op.action)) {
+        const LaneState& lane = state.lanes[static_cast<std::size_t>(sync->waits_for)];
+        if (lane.head < lane.queue.size()) return;  // still busy: the host waits
+        const SimTime began = state.host_free;
+        state.host_free = std::max(state.host_free, lane.free_at) + scaled(prices_.sync());
+        note_host(state, id, began, lane.last);
+        ++state.next;
+        continue;
+      }
+      if (const auto* work = std::get_if<HostWork>(&op.action)) {
+        const SimTime began = state.host_free;
+        state.host_free += scaled(prices_.host_work(*work));
+        if (op.lane != Lane::host || work->kind == HostWorkKind::cpu_adam) note_host(state, id, began, none);
+        ++state.next;
+        continue;
+      }
+      LaneState& lane = state.lanes[static_cast<std::size_t>(op.lane)];
+      if (lane.queue.size() - lane.head >= static_cast<std::size_t>(prices_.queue_depth())) return;
+      issue(state, id, op, lane);
+      ++state.next;
+    }
+  }
+
+  SimTime scaled(SimTime host) const { return static_cast<SimTime>(static_cast<double>(host) * options_.host_factor); }
+
+  void note_host(ClassState& state, OpId id, SimTime began, std::uint32_t waited_for) {
+    const auto index = static_cast<std::uint32_t>(timeline_.ops.size());
+    const auto c = static_cast<std::uint16_t>(&state - classes_.data());
+    timeline_.ops.push_back(
+        {id, c, Lane::host, Cause::host, waited_for == none ? state.last_sync : waited_for, began, state.host_free});
+    state.last_sync = index;
+  }
+
+  void issue(ClassState& state, OpId id, const Op& op, LaneState& lane) {
+    Instance instance;
+    instance.op = id;
+    if (const auto* compute = std::get_if<Compute>(&op.action)) {
+      const Kernel& kernel = state.program->kernels[compute->kernel];
+      instance.kind = kernel.kind;
+      instance.work = static_cast<SimTime>(static_cast<double>(prices_.kernel(kernel)) * state.compute_factor);
+      state.host_free += scaled(prices_.launch(op.issuer, kernel.kind) * kernel.launches);
+      if (kernel.launches > 1) instance.work += prices_.kernel_gap() * (kernel.launches - 1);
+    } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
+      const CollectiveCost cost = prices_.collective(*collective, state.rank);
+      instance.work = cost.time;
+      instance.share = static_cast<float>(cost.share);
+      instance.tier = cost.tier;
+      instance.collective = cost.time > 0;
+      if (cost.time > 0) timeline_.evidence = std::max(timeline_.evidence, cost.evidence);
+      state.host_free += scaled(prices_.launch(op.issuer, KernelKind::small));
+    } else if (const auto* copy = std::get_if<HostCopy>(&op.action)) {
+      instance.work = prices_.copy(*copy);
+      state.host_free += scaled(prices_.launch(op.issuer, KernelKind::small));
+    }
+    instance.issued = state.host_free + prices_.launch_latency();
+    instance.synced = state.last_sync;
+    instance.first_wait = static_cast<std::uint32_t>(state.waits.size());
+    for (const OpId from : state.program->waits(op)) {
+      if (state.latest[from] == none) continue;  // of an earlier step: it has ended
+      state.waits.push_back(state.latest[from]);
+      ++instance.waits;
+    }
+    const auto index = static_cast<std::uint32_t>(state.instances.size());
+    state.latest[id] = index;
+    state.instances.push_back(instance);
+    lane.queue.push_back(index);
+  }
+
+  // ---- device ----
+  /// When the lane's head could start, and what it would have waited for; never if that is not known yet.
+  SimTime ready_at(const ClassState& state, LaneState& lane) const {
+    const Instance& head = state.instances[lane.queue[lane.head]];
+    SimTime at = lane.free_at + (lane.head > 0 ? prices_.kernel_gap() : 0);
+    lane.cause = lane.head > 0 ? Cause::lane : Cause::start;
+    lane.waited_for = lane.last;
+    if (head.issued > at) {
+      at = head.issued;
+      lane.cause = Cause::host;
+      lane.waited_for = head.synced;
+    }
+    for (std::uint16_t i = 0; i < head.waits; ++i) {
+      const Instance& from = state.instances[state.waits[head.first_wait + i]];
+      if (!from.ended) return never;
+      if (from.end > at) {
+        at = from.end;
+        lane.cause = Cause::edge;
+        lane.waited_for = from.timed;
+      }
+    }
+    return at;
+  }
+
+  SimTime next_event(std::size_t& c, std::size_t& l) {
+    SimTime best = never;
+    for (std::size_t i = 0; i < classes_.size(); ++i) {
+      for (std::size_t j = 0; j < lane_count; ++j) {
+        LaneState& lane = classes_[i].lanes[j];
+        SimTime at = never;
+        if (lane.running) {
+          at = now_ + static_cast<SimTime>(lane.remaining / lane.rate + 0.5);
+        } else if (lane.head < lane.queue.size() && !lane.arrived) {
+          at = std::max(now_, ready_at(classes_[i], lane));
+          if (at == never) continue;
+        }
+        if (at < best) {
+          best = at;
+          c = i;
+          l = j;
+        }
+      }
+    }
+    return best;
+  }
+
+  void advance(SimTime to) {
+    const auto passed = static_cast<double>(to - now_);
+    if (passed > 0) {
+      bool any = false;
+      for (std::size_t j = 0; j < lane_count; ++j) any = any || classes_.front().lanes[j].running;
+      if (!any) timeline_.idle += to - now_;
+      for (ClassState& state : classes_) {
+        for (LaneState& lane : state.lanes) {
+          if (lane.running) lane.remaining -= passed * lane.rate;
+        }
+      }
+    }
+    now_ = to;
+  }
+
+  void start(ClassState& state, std::size_t l) {
+    LaneState& lane = state.lanes[l];
+    const Instance& head = state.instances[lane.queue[lane.head]];
+    if (head.collective && classes_.size() > 1) {
+      lane.arrived = true;
+      lane.started = now_;
+      const auto* collective = std::get_if<Collective>(&state.program->ops[head.op].action);
+      auto& meeting = meetings_[{collective->group, state.sequence[collective->group]++}];
+      meeting.emplace_back(&state - classes_.data(), l);
+      if (meeting.size() < classes_.size()) {
+        set_rates();
+        return;
+      }
+      for (const auto& [c, lane_index] : meeting) {
+        LaneState& peer = classes_[c].lanes[lane_index];
+        if (now_ > peer.started) peer.cause = Cause::peers;
+        begin(classes_[c], peer);
+      }
+      meetings_.erase({collective->group, state.sequence[collective->group] - 1});
+    } else {
+      begin(state, lane);
+    }
+    set_rates();
+  }
+
+  void begin(const ClassState& state, LaneState& lane) {
+    const Instance& head = state.instances[lane.queue[lane.head]];
+    lane.arrived = false;
+    lane.running = true;
+    lane.started = now_;
+    lane.remaining = static_cast<double>(head.work);
+    lane.rate = 1;
+  }
+
+  void finish(ClassState& state, std::size_t c, std::size_t l) {
+    LaneState& lane = state.lanes[l];
+    const std::uint32_t index = lane.queue[lane.head];
+    Instance& head = state.instances[index];
+    head.ended = true;
+    head.end = now_;
+    head.timed = static_cast<std::uint32_t>(timeline_.ops.size());
+    timeline_.ops.push_back({head.op, static_cast<std::uint16_t>(c), static_cast<Lane>(l), lane.cause, lane.waited_for,
+                             lane.started, now_});
+    lane.running = false;
+    lane.free_at = now_;
+    lane.last = head.timed;
+    ++lane.head;
+    if (active_collectives_ > 0 || head.collective) set_rates();
+  }
+
+  /// Rates of what runs now: fair shares of each tier, and compute beside resident collectives.
+  void set_rates() {
+    active_collectives_ = 0;
+    for (ClassState& state : classes_) {
+      std::array<double, tier_count> asked{};
+      int resident = 0;
+      bool computing = false;
+      for (LaneState& lane : state.lanes) {
+        if (!lane.running && !lane.arrived) continue;
+        const Instance& head = state.instances[lane.queue[lane.head]];
+        if (head.collective) {
+          ++resident;
+          if (lane.running) asked[static_cast<std::size_t>(head.tier)] += static_cast<double>(head.share);
+        } else {
+          computing = true;
+        }
+      }
+      active_collectives_ += resident;
+      for (LaneState& lane : state.lanes) {
+        if (!lane.running) continue;
+        const Instance& head = state.instances[lane.queue[lane.head]];
+        if (head.collective) {
+          const double together = asked[static_cast<std::size_t>(head.tier)];
+          lane.rate = (together > 1 ? 1 / together : 1) / (computing ? prices_.collective_interference() : 1);
+        } else {
+          lane.rate = resident > 0 ? 1 / prices_.interference(head.kind) : 1;
+        }
+      }
+    }
+  }
+
+  // ---- results ----
+  void finalise();
+  void account_exposed(const ClassState& state, std::size_t c);
+  std::string cause_of(const ClassState& state, const TimedOp& op) const;
+  void find_critical_path(std::uint32_t last);
+
+  Prices prices_;
+  const SimulateOptions options_;
+  std::vector<ClassState> classes_;
+  std::map<std::pair<GroupId, std::size_t>, std::vector<std::pair<std::size_t, std::size_t>>> meetings_;
+  Timeline timeline_;
+  SimTime now_ = 0;
+  int active_collectives_ = 0;
+};
+
+std::string Simulation::cause_of(const ClassState& state, const TimedOp& op) const {
+  const TimedOp* at = &op;
+  // An op that waited for a copy or a kernel of another lane waited for what that one waited for.
+  for (int hops = 0; hops < 8; ++hops) {
+    if (at->cause == Cause::host) return "host";
+    if (at->waited_for == none) return {};
+    const TimedOp& from = timeline_.ops[at->waited_for];
+    const Action& action = state.program->ops[from.op].action;
+    if (const auto* collective = std::get_if<Collective>(&action)) return name_of(collective->kind);
+    if (std::holds_alternative<HostCopy>(action)) return "offload";
+    if (from.lane == Lane::host) return "host";
+    at = &from;
+  }
+  return {};
+}
+
+/// What the compute lane waits for, and the collectives and copies that run on it.
+void Simulation::account_exposed(const ClassState& state, std::size_t c) {
+  SimTime before = 0;
+  for (const TimedOp& op : timeline_.ops) {
+    if (op.class_index != c || op.lane != Lane::compute) continue;
+    const Action& action = state.program->ops[op.op].action;
+    const SimTime gap = op.start - before;
+    if (gap > prices_.kernel_gap()) {
+      const std::string cause = cause_of(state, op);
+      if (!cause.empty()) timeline_.exposed[cause] += gap;
+    }
+    if (const auto* collective = std::get_if<Collective>(&action)) {
+      timeline_.exposed[name_of(collective->kind)] += op.end - op.start;
+    } else if (std::holds_alternative<HostCopy>(action)) {
+      timeline_.exposed["offload"] += op.end - op.start;
+    }
+    before = op.end;
+  }
+}
+
+void Simulation::find_critical_path(std::uint32_t last) {
+  for (std::uint32_t at = last; at != none; at = timeline_.ops[at].waited_for) timeline_.critical_path.push_back(at);
+  std::reverse(timeline_.critical_path.begin(), timeline_.critical_path.end());
+}
+
+void Simulation::finalise() {
+  std::uint32_t last = none;
+  for (std::uint32_t i = 0; i < timeline_.ops.size(); ++i) {
+    if (last == none || timeline_.ops[i].end > timeline_.ops[last].end) last = i;
+  }
+  for (std::size_t c = 0; c < classes_.size(); ++c) {
+    const ClassState& state = classes_[c];
+    for (const LaneState& lane : state.lanes) {
+      if (lane.head >= lane.queue.size()) continue;
+      const Instance& head = state.instances[lane.queue[lane.head]];
+      std::string text =
+          std::string(state.program->ops[head.op].role) + " on " + name_of(state.program->ops[head.op].lane);
+      for (std::uint16_t i = 0; i < head.waits; ++i) {
+        const Instance& from = state.instances[state.waits[head.first_wait + i]];
+        if (!from.ended) text += std::string(" waits for ") + state.program->ops[from.op].role;
+      }
+      if (lane.arrived) text += " waits for its peers";
+      timeline_.unfinished.push_back(text);
+    }
+    timeline_.step_time = std::max(timeline_.step_time, state.host_free);
+  }
+  if (last == none) return;
+  timeline_.step_time = std::max(timeline_.step_time, timeline_.ops[last].end);
+  const std::size_t c = timeline_.ops[last].class_index;
+  account_exposed(classes_[c], c);
+  find_critical_path(last);
+  for (std::size_t l = 0; l < lane_count; ++l) {
+    LaneUse use{name_of(static_cast<Lane>(l)), 0, 0};
+    for (const TimedOp& op : timeline_.ops) {
+      if (op.class_index == c && op.lane == static_cast<Lane>(l)) use.busy += op.end - op.start;
+    }
+    use.share = timeline_.step_time > 0 ? static_cast<double>(use.busy) / static_cast<double>(timeline_.step_time) : 0;
+    timeline_.lanes.push_back(use);
+  }
+  SimTime communication = 0;
+  for (const auto& [name, time] : timeline_.exposed) {
+    if (name != "host" && name != "offload" && name != "bubble") communication += time;
+  }
+  const SimTime host = timeline_.exposed["host"], offload = timeline_.exposed["offload"];
+  const SimTime compute = timeline_.step_time - communication - host - offload;
+  timeline_.bound_by = "compute";
+  SimTime most = compute / 2;  // a cause bounds the step once it takes half as long as the computing itself
+  for (const auto& [name, time] :
+       {std::pair<const char*, SimTime>{"communication", communication}, {"host", host}, {"offload", offload}}) {
+    if (time > most) {
+      most = time;
+      timeline_.bound_by = name;
+    }
+  }
+}
+
+/// Share of GEMMs in the compute lane's work, which decides whether clocks sag.
+double gemm_share(const StepProgram& program, const Timeline& timeline) {
+  SimTime gemm = 0, all = 0;
+  for (const TimedOp& op : timeline.ops) {
+    const RankProgram& rank =
+        program.classes[std::min<std::size_t>(op.class_index, program.classes.size() - 1)].program;
+    const auto* compute = std::get_if<Compute>(&rank.ops[op.op].action);
+    if (!compute || op.lane != Lane::compute) continue;
+    all += op.end - op.start;
+    if (rank.kernels[compute->kernel].kind == KernelKind::gemm) gemm += op.end - op.start;
+  }
+  return all > 0 ? static_cast<double>(gemm) / static_cast<double>(all) : 0;
+}
+
+}  // namespace
+
+Timeline simulate_step(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration,
+                       const SimulateOptions& options) {
+  Timeline timeline = Simulation(program, cluster, calibration, options, 1).run();
+  // Clocks sag under power in steps of more than 0.3 s that are mostly matrix products.
+  if (calibration.gemm.sag > 1 && to_seconds(timeline.step_time) > 0.3 && gemm_share(program, timeline) > 0.5) {
+    timeline = Simulation(program, cluster, calibration, options, calibration.gemm.sag).run();
+  }
+  return timeline;
+}
+
+}  // namespace plimsoll

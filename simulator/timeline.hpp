@@ -1,0 +1,54 @@
+// The step with a clock: when does each op run, what does it wait for, what bounds the step?
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "simulator/prices.hpp"
+
+namespace plimsoll {
+
+/// Why an op did not start earlier.
+enum class Cause : std::uint8_t { start, lane, edge, host, peers };
+
+/// One op of a rank's program on the clock.
+struct TimedOp {
+  OpId op = 0;
+  std::uint16_t class_index = 0;
+  Lane lane = Lane::compute;
+  Cause cause = Cause::start;
+  std::uint32_t waited_for = ~0u;  ///< index into Timeline::ops of what ended last before it started
+  SimTime start = 0, end = 0;
+};
+
+struct LaneUse {
+  std::string name;
+  SimTime busy = 0;
+  double share = 0;
+};
+
+struct Timeline {
+  std::vector<TimedOp> ops;  ///< in order of their ends within a lane
+  SimTime step_time = 0;
+  std::map<std::string, SimTime> exposed;  ///< by cause: "all_gather", ..., "host", "offload", "bubble"
+  SimTime idle = 0;                        ///< no lane of the device runs anything
+  std::vector<LaneUse> lanes;
+  std::vector<std::uint32_t> critical_path;  ///< indices into ops, first to last
+  std::string bound_by;                      ///< "compute", "communication", "host", "offload"
+  Evidence evidence = Evidence::measured;    ///< the weakest of what was used
+  std::vector<std::string> unfinished;       ///< who waits for what, if ops were left over (a deadlock)
+};
+
+struct SimulateOptions {
+  std::map<int, double> stragglers;  ///< rank -> factor on its compute
+  double host_factor = 1;            ///< on all host costs
+  double kernel_factor = 1;          ///< on all kernel times
+};
+
+/// Simulates the steady step of every rank class.  Every group is taken to hold members of every class.
+Timeline simulate_step(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration,
+                       const SimulateOptions& options = {});
+
+}  // namespace plimsoll
