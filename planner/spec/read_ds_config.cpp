@@ -152,9 +152,9 @@ void read_expert_parallel(const Node& root, PlanDraft& draft) {
   const std::int64_t ranks = integer_value(size).value_or(1);
   if (ranks >= 1 && ranks <= limits::world)
     plan.expert_parallel = static_cast<int>(ranks);
-  else
-    draft.report(Severity::error, "ds.range", size->place(), fmt::format("{} is {}", size->pointer(), size->source()),
-                 "a divisor of the number of ranks and of the number of experts");
+  else if (ranks > limits::world)
+    draft.report(Severity::error, "ds.range", size->place(),
+                 fmt::format("{} is {}, must be at most {}", size->pointer(), size->source(), limits::world));
   draft.state("/expert_parallel", size == nullptr ? *section : *size);
   if (const Node* tensor = section->find("expert_tensor_parallel_size"); integer_value(tensor).value_or(1) > 1)
     draft.report(Severity::error, "ds.range", tensor->place(),
