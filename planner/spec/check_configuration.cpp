@@ -48,7 +48,7 @@ class KeyJudge {
   }
 
   std::vector<KeyVerdict> verdicts(const Node& root) {
-    walk(root, false);
+    if (root.is_object()) walk(root, false);
     return std::move(verdicts_);
   }
 

@@ -38,6 +38,7 @@ std::string lower(std::string text) {
 
 /// Arguments that the constructor does not take.
 void check_arguments(const Node& params, const Words& known, const char* constructor, PlanDraft& draft) {
+  if (!params.is_object()) return;
   for (const Node::Member& member : params.members()) {
     if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
     const bool for_torch =

@@ -210,7 +210,7 @@ void read_zero(const Node& section, PlanDraft& draft) {
 
 void check_zero_version(const Node& section, PlanDraft& draft) {
   const std::optional<EngineVersion> version = parse_version(draft.plan.engine_version);
-  if (!version || *version >= deepspeed_versions::zero_plus_plus) return;
+  if (!section.is_object() || !version || *version >= deepspeed_versions::zero_plus_plus) return;
   for (const Node::Member& member : section.members())
     if (member.key.starts_with("zero_quantized_") || member.key == "zero_hpz_partition_size")
       draft.report(Severity::error, "ds.version", member.value->key_place(),
