@@ -7,6 +7,8 @@
 #include <boost/graph/adjacency_list.hpp>
 #include <boost/graph/dijkstra_shortest_paths.hpp>
 #include <map>
+#include <optional>
+#include <utility>
 
 namespace plimsoll {
 namespace {
@@ -148,53 +150,119 @@ Diagnostic no_such_rank(const ClusterSpec& cluster, std::int64_t rank) {
   return diagnostic;
 }
 
-// Where the members of a group stand: node after node, in rank order.
-class MemberWalk {
- public:
-  MemberWalk(const ClusterSpec& cluster, const GroupShape& group) : cluster_(cluster), group_(group) {}
-
-  // Members with a rank below `rank`: i with base + i stride < rank.
-  std::int64_t below(std::int64_t rank) const {
-    if (rank <= group_.base) return 0;
-    return std::min<std::int64_t>(group_.size, ceil_div(rank - group_.base, group_.stride));
-  }
-  std::int64_t node_of(std::int64_t member) const {
-    return (group_.base + member * group_.stride) / cluster_.devices_per_node;
-  }
-  std::int64_t pod_of(std::int64_t node) const { return node / cluster_.nodes_per_leaf; }
-  std::int64_t members_to_end_of_node(std::int64_t node) const { return below((node + 1) * cluster_.devices_per_node); }
-  std::int64_t members_in_pod(std::int64_t pod) const {
-    const std::int64_t ranks = std::int64_t{cluster_.nodes_per_leaf} * cluster_.devices_per_node;
-    return below((pod + 1) * ranks) - below(pod * ranks);
-  }
-
- private:
-  const ClusterSpec& cluster_;
-  const GroupShape& group_;
-};
-
-// Sums what the members of one node send.
+// Sums the shares of a group's members, node by node in rank order.  Nodes with equally many members in a row are one step,
+// and so are pods, so that the cost does not grow with the group: strides divide a node's GPUs or are a multiple of them, as
+// a rule.
 class ShareSum {
  public:
-  explicit ShareSum(Tier in_node) : in_node_(in_node) {}
-  // `inside + nic + spine` is 1 for each of the node's members that sends, `weight` the node's part of all that is sent.
-  void add(double weight, double inside, double nic, double spine) {
-    add(in_node_, weight, inside);
-    add(Tier::nic, weight, nic);
-    add(Tier::spine, weight, spine);
-    share_.leaving = std::max(share_.leaving, nic + spine);
+  ShareSum(const ClusterSpec& cluster, const GroupShape& group, CollectiveKind kind)
+      : in_node_(static_cast<std::size_t>(cluster.in_node.tier)),
+        kind_(kind),
+        base_(group.base),
+        stride_(group.stride),
+        size_(group.size),
+        node_ranks_(cluster.devices_per_node),
+        pod_ranks_(node_ranks_ * cluster.nodes_per_leaf) {}
+
+  TierShare sum() {
+    one_node_ = end_of_block(0, node_ranks_) == size_;
+    one_pod_ = end_of_block(0, pod_ranks_) == size_;
+    for (std::int64_t member = 0; member < size_;) {
+      const Run pods = run_from(member, 0, size_, pod_ranks_);
+      add_pod(member, pods.members, static_cast<double>(pods.count));
+      member += pods.members * pods.count;
+    }
+    return share_;
   }
-  const TierShare& share() const { return share_; }
 
  private:
-  void add(Tier tier, double weight, double part) {
-    const auto index = static_cast<std::size_t>(tier);
-    share_.mean[index] += weight * part;
-    share_.busiest[index] = std::max(share_.busiest[index], part);
+  struct Run {
+    std::int64_t members;  // of one node or pod
+    std::int64_t count;    // how many of them in a row
+  };
+
+  // The first member behind the node (pod) of `block` ranks in which this one stands: i with base + i stride >= its end.
+  std::int64_t end_of_block(std::int64_t member, std::int64_t block) const {
+    const std::int64_t end = ((base_ + member * stride_) / block + 1) * block;
+    return std::min(size_, ceil_div(end - base_, stride_));
   }
-  Tier in_node_;
+
+  // The nodes (pods) like that of `member` in a row, among members [begin, end).  The first may be cut off and the last has
+  // another successor, so they stand alone.
+  Run run_from(std::int64_t member, std::int64_t begin, std::int64_t end, std::int64_t block) const {
+    const std::int64_t members = end_of_block(member, block) - member;
+    const bool regular = block % stride_ == 0 || stride_ % block == 0;
+    if (!regular || member == begin) return {members, 1};
+    return {members, std::max<std::int64_t>(1, (end - member - 1) / members)};
+  }
+
+  // Members [begin, begin + members) are those of one pod; `pods` such pods are summed.
+  void add_pod(std::int64_t begin, std::int64_t members, double pods) {
+    const std::int64_t end = begin + members;
+    for (std::int64_t member = begin; member < end;) {
+      const Run nodes = run_from(member, begin, end, node_ranks_);
+      const auto here = static_cast<double>(nodes.members);
+      const auto times = pods * static_cast<double>(nodes.count);
+      member += nodes.members * nodes.count;
+      if (kind_ == CollectiveKind::all_to_all) {
+        add_pairs(here, static_cast<double>(members), times);
+      } else {
+        add_chain(here, member == end, member == size_, times);
+      }
+    }
+  }
+
+  // Each of the `here` members of a node sends an equal part to every other member.
+  void add_pairs(double here, double in_pod, double times) {
+    const auto others = static_cast<double>(size_ - 1);
+    const auto all = static_cast<double>(size_);
+    add(times * here / all, (here - 1) / others, (in_pod - here) / others, (all - in_pod) / others);
+  }
+
+  // The `here` members of a node form a piece of a ring, or of a chain, whose last member sends nothing.
+  void add_chain(double here, bool last_of_pod, bool last_of_all, double times) {
+    const bool chain = kind_ == CollectiveKind::broadcast;
+    const bool ends = chain && last_of_all;
+    const double senders = ends ? here - 1 : here;
+    if (senders == 0) return;
+    const double leaving = one_node_ || ends ? 0.0 : 1 / here;
+    const bool far = last_of_pod && !one_pod_;
+    const auto edges = static_cast<double>(chain ? size_ - 1 : size_);
+    add(times * senders / edges, 1 - leaving, far ? 0 : leaving, far ? leaving : 0);
+  }
+
+  // `weight` is the part of all bytes that these members send; the others say over which tier they send them.
+  void add(double weight, double inside, double nic, double spine) {
+    const auto add_tier = [&](std::size_t tier, double part) {
+      share_.mean[tier] += weight * part;
+      share_.busiest[tier] = std::max(share_.busiest[tier], part);
+    };
+    add_tier(in_node_, inside);
+    add_tier(static_cast<std::size_t>(Tier::nic), nic);
+    add_tier(static_cast<std::size_t>(Tier::spine), spine);
+    share_.leaving = std::max(share_.leaving, nic + spine);
+  }
+
+  std::size_t in_node_;
+  CollectiveKind kind_;
+  std::int64_t base_, stride_, size_, node_ranks_, pod_ranks_;
+  bool one_node_ = true, one_pod_ = true;
   TierShare share_;
 };
+
+// Two members that follow each other and cannot reach each other, if there are any.
+std::optional<std::pair<int, int>> unreachable_members(const ClusterSpec& cluster, const GroupShape& group) {
+  const int devices = cluster.devices_per_node;
+  const bool inside = cluster.in_node.bandwidth.count > 0;
+  const bool outside = cluster.nics_per_node > 0;
+  if (inside && outside) return std::nullopt;
+  for (int member = 1; member < group.size; ++member) {
+    const int rank = group.base + member * group.stride;
+    const int previous = rank - group.stride;
+    if (rank / devices == previous / devices ? !inside : !outside) return std::pair(previous, rank);
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -221,42 +289,9 @@ GroupShape group_of_rank(int size, int stride, int rank) {
 Result<TierShare> tier_share(const ClusterSpec& cluster, const GroupShape& group, CollectiveKind kind) {
   const std::int64_t last = group.base + std::int64_t{group.size - 1} * group.stride;
   if (last >= cluster.world()) return no_such_rank(cluster, last);
-  const std::int64_t n = group.size;
-  if (n <= 1) return TierShare{};
-
-  const MemberWalk walk(cluster, group);
-  const std::int64_t first_node = walk.node_of(0);
-  const bool one_node = first_node == walk.node_of(n - 1);
-  if (!one_node && cluster.nics_per_node == 0) {
-    const std::int64_t out = walk.members_to_end_of_node(first_node);
-    return unreachable(cluster, static_cast<int>(group.base + (out - 1) * group.stride),
-                       static_cast<int>(group.base + out * group.stride));
-  }
-  ShareSum sum(cluster.in_node.tier);
-  for (std::int64_t member = 0; member < n;) {
-    const std::int64_t node = walk.node_of(member);
-    const std::int64_t end = walk.members_to_end_of_node(node);
-    const auto here = static_cast<double>(end - member);
-    if (here > 1 && cluster.in_node.bandwidth.count <= 0) {
-      return unreachable(cluster, static_cast<int>(group.base + member * group.stride),
-                         static_cast<int>(group.base + (member + 1) * group.stride));
-    }
-    const auto all = static_cast<double>(n);
-    if (kind == CollectiveKind::all_to_all) {
-      const auto in_pod = static_cast<double>(walk.members_in_pod(walk.pod_of(node)));
-      sum.add(here / all, (here - 1) / (all - 1), (in_pod - here) / (all - 1), (all - in_pod) / (all - 1));
-    } else {
-      // A chain ends at its last member, which sends nothing; a ring goes on to the first.
-      const bool ends_here = kind == CollectiveKind::broadcast && end == n;
-      const double senders = ends_here ? here - 1 : here;
-      const double leaving = one_node || ends_here ? 0.0 : 1.0 / here;
-      const bool far = walk.pod_of(walk.node_of(end % n)) != walk.pod_of(node);
-      const double edges = kind == CollectiveKind::broadcast ? all - 1 : all;
-      if (senders > 0) sum.add(senders / edges, 1 - leaving, far ? 0 : leaving, far ? leaving : 0);
-    }
-    member = end;
-  }
-  return sum.share();
+  if (group.size <= 1) return TierShare{};
+  if (const auto pair = unreachable_members(cluster, group)) return unreachable(cluster, pair->first, pair->second);
+  return ShareSum(cluster, group, kind).sum();
 }
 
 BytesPerSecond bandwidth_per_gpu(const ClusterSpec& cluster, Tier tier) {

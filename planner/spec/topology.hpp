@@ -61,7 +61,8 @@ struct TierShare {
   double load(Tier tier) const { return tier == Tier::nic ? leaving : busiest_of(tier); }
 };
 
-/// Cost: one step per node that the group touches, whatever its size.
+/// Cost: a few steps, whatever the size of the group, where the stride divides a node's GPUs or is a multiple of them; else
+/// one step per node that the group touches.
 /// Errors: cluster.unreachable, cluster.world, naming the ranks.
 Result<TierShare> tier_share(const ClusterSpec& cluster, const GroupShape& group, CollectiveKind kind);
 

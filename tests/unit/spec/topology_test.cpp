@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "planner/spec/devices.hpp"
 
@@ -201,6 +203,47 @@ TEST(TierShare, SumsToOneAndAgreesWithTheRoutes) {
         sum += ring_shares.mean[tier];
       }
       EXPECT_NEAR(sum, 1, 1e-12);
+    }
+  }
+}
+
+TEST(TierShare, AgreesWithACountOfAllPairs) {
+  ClusterSpec cluster = cluster_of("8xh100");
+  const auto in_node = static_cast<std::size_t>(Tier::nvlink);
+  for (const auto& [devices, per_leaf] : {std::pair(1, 3), {2, 1}, {4, 2}, {8, 3}, {6, 4}}) {
+    cluster.devices_per_node = devices;
+    cluster.nics_per_node = devices;
+    cluster.nodes_per_leaf = per_leaf;
+    cluster.nodes = 4000 / devices;
+    for (const int size : {2, 3, 8, 16, 37, 96}) {
+      for (const int stride : {1, 2, 3, 4, 6, 8, 12, 16, 24}) {
+        const GroupShape group{size, stride, (size + stride) % 11};
+        const auto tier = [&](int i, int j) {
+          const int a = (group.base + i * stride) / devices;
+          const int b = (group.base + j * stride) / devices;
+          return a == b ? in_node : static_cast<std::size_t>(a / per_leaf == b / per_leaf ? Tier::nic : Tier::spine);
+        };
+        TierShare pairs, ring, chain;
+        for (int i = 0; i < size; ++i) {
+          std::array<double, tier_count> sent{};
+          for (int j = 0; j < size; ++j) sent[tier(i, j)] += i == j ? 0 : 1.0 / (size - 1);
+          for (std::size_t t = 0; t < sent.size(); ++t) {
+            pairs.mean[t] += sent[t] / size;
+            pairs.busiest[t] = std::max(pairs.busiest[t], sent[t]);
+          }
+          ring.mean[tier(i, (i + 1) % size)] += 1.0 / size;
+          if (i + 1 < size) chain.mean[tier(i, i + 1)] += 1.0 / (size - 1);
+        }
+        const TierShare a2a = *tier_share(cluster, group, Kind::all_to_all);
+        const TierShare all_gather = *tier_share(cluster, group, Kind::all_gather);
+        const TierShare broadcast = *tier_share(cluster, group, Kind::broadcast);
+        for (std::size_t t = 0; t < tier_count; ++t) {
+          EXPECT_NEAR(a2a.mean[t], pairs.mean[t], 1e-12) << devices << " " << size << " " << stride;
+          EXPECT_NEAR(a2a.busiest[t], pairs.busiest[t], 1e-12) << devices << " " << size << " " << stride;
+          EXPECT_NEAR(all_gather.mean[t], ring.mean[t], 1e-12) << devices << " " << size << " " << stride;
+          EXPECT_NEAR(broadcast.mean[t], chain.mean[t], 1e-12) << devices << " " << size << " " << stride;
+        }
+      }
     }
   }
 }
