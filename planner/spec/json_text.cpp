@@ -154,10 +154,10 @@ void JsonText::rewrite_hjson_token(char c) {
     copy_string();
     due_ = due_ == Due::key ? Due::value : Due::comma;
   } else if (c == '\'') {
-    const std::string_view line = source_.substr(at_, source_.substr(at_).find('\n'));
-    const std::size_t close = line.find('\'', 1);
+    const std::size_t close = std::min(source_.find_first_of("'\n", at_ + 1), source_.size());
+    const bool is_closed = close < source_.size() && source_[close] == '\'';
     // Without a closing quote it stays as it is, and the parser says so.
-    close == std::string_view::npos ? copy(1) : quote(close + 1, 1);
+    is_closed ? quote(close + 1 - at_, 1) : copy(1);
     due_ = due_ == Due::key ? Due::value : Due::comma;
   } else if (due_ == Due::key) {
     rewrite_bare_key();
@@ -202,22 +202,17 @@ void JsonText::rewrite_bare_key() {
 /// A literal ends at punctuation or at a comment; a string without quotes goes to the end of its line.
 void JsonText::rewrite_bare_value() {
   const std::string_view rest = source_.substr(at_);
-  const std::string_view line = rest.substr(0, rest.find('\n'));
   due_ = Due::comma;
-  for (std::size_t end = line.find_first_of(",]}#/"); end != std::string_view::npos;
-       end = line.find_first_of(",]}#/", end + 1)) {
-    const std::string_view literal = without_trailing_space(line.substr(0, end));
-    if (is_json_literal(literal)) {
-      copy(literal.size());
+  std::size_t end = 0;
+  do {
+    end = std::min(rest.find_first_of(",]}#/\n", end + 1), rest.size());
+    const std::string_view text = without_trailing_space(rest.substr(0, end));
+    if (is_json_literal(text)) {
+      copy(text.size());
       return;
     }
-  }
-  const std::string_view text = without_trailing_space(line);
-  if (is_json_literal(text)) {
-    copy(text.size());
-  } else {
-    quote(text.size(), 0);
-  }
+  } while (end < rest.size() && rest[end] != '\n');
+  quote(without_trailing_space(rest.substr(0, end)).size(), 0);
 }
 
 }  // namespace plimsoll
