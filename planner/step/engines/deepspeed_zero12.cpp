@@ -1,0 +1,276 @@
+// ZeRO stages 1 and 2: optimizer state, at stage 2 also gradients, partitioned (DeepSpeedZeroOptimizer).
+//
+// Gradients of a rank's partition are kept whole: G = all elements of every parameter that touches it, one buffer for all
+// groups, from the first reduction that brings one to the step, where each group's slices are joined (2 a), cast to fp32
+// (4 a) and stepped with.
+//   stage 1   gradients stay with autograd until the last micro-batch, then are reduced in order of parameters (with
+//             overlap_comm as they become ready)
+//   stage 2   every micro-batch reduces; from the second on it fills a second buffer of 2 G, added into the first
+//   fp32 accumulation, where BF16_Optimizer does not apply: the slices alone, in fp32, added up in place
+//   optimizer on the host: planner/step/engines/deepspeed_offload.hpp
+// Source: DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py; the allocator trace of a step, event by event.
+#include <algorithm>
+
+#include "planner/step/autograd/ops.hpp"
+#include "planner/step/engines/deepspeed.hpp"
+#include "planner/step/engines/deepspeed_buckets.hpp"
+#include "planner/step/engines/deepspeed_checks.hpp"
+#include "planner/step/engines/deepspeed_flat.hpp"
+#include "planner/step/groups.hpp"
+
+namespace plimsoll {
+
+namespace {
+
+class PartitionedJob final : public FlatJob {
+ public:
+  PartitionedJob(const Scenario& scenario, int rank, RankProgram& program)
+      : FlatJob(scenario, rank, program), buckets_(trace_, plan(), groups_) {
+    states_.resize(groups_.size());
+    averaged_.resize(groups_.size());
+    for (const OptimizerGroup& group : groups_) {
+      for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+        if (group.slice(i, group.rank) > 0) kept_elements_ += group.parameters[i]->numel();
+      }
+    }
+    buckets_.keep = [this](std::size_t group, std::size_t index, const Tensor& gradient) {
+      keep(group, index, gradient);
+    };
+  }
+
+ private:
+  using Pieces = std::vector<Tensor>;  // this rank's slices of one group's gradients
+
+  bool stage2() const { return plan().zero.stage == 2; }
+  bool accumulates_fp32() const {
+    return plan().gradient_dtype == DType::fp32 && plan().compute_dtype() != DType::fp32;
+  }
+  bool reduces_when_ready() const { return stage2() || plan().zero.overlap_comm; }
+
+  void initialize_optimizer() override;
+  void before_backward(bool boundary) override;
+  void after_backward(bool boundary) override;
+  void optimizer_step() override;
+
+  void ready(Parameter& parameter, Tensor gradient);
+  void keep(std::size_t group, std::size_t index, const Tensor& gradient);
+  void keep_fp32(std::size_t group, std::size_t index, const Tensor& gradient);
+  void finish_reductions();
+  void pad(std::size_t group, Pieces& pieces);
+  void check_overflow();
+  void compute_norms();
+  Tensor joined_gradient(std::size_t group);
+
+  GradientBuckets buckets_;
+  std::int64_t kept_elements_ = 0;  // G
+  std::int64_t used_ = 0;           // of the buffer being filled
+  bool boundary_ = false;
+  Tensor partition_;              // 2 G of this micro-batch
+  Tensor accumulated_;            // fp32 accumulation: 4 a
+  std::vector<Pieces> arriving_;  // by group, of this micro-batch
+  std::vector<Pieces> averaged_;  // by group, of the step so far
+};
+
+// Gradients of zeros are attached to all masters, as if to step with them, and dropped.
+void PartitionedJob::initialize_optimizer() {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    empty_cache();
+    states_[i].flat = flatten(groups_[i]);
+    states_[i].master = make_master(groups_[i], states_[i].flat);
+  }
+  std::vector<Tensor> zeros;
+  for (const State& state : states_) {
+    zeros.push_back(trace_.empty(state.master.shape, state.master.dtype, "zero gradients", Category::temporaries));
+    ops::launch(trace_, KernelKind::fill, {}, zeros.back(), "zero gradients");
+  }
+  for (Tensor& zero : zeros) zero = {};
+  for (Parameter& parameter : model_->parameters_in_order) {
+    parameter.on_gradient = [this](Parameter& p, Tensor gradient) { ready(p, std::move(gradient)); };
+  }
+}
+
+void PartitionedJob::before_backward(bool boundary) { boundary_ = boundary; }
+
+// The gradient hook of a parameter.
+void PartitionedJob::ready(Parameter& parameter, Tensor gradient) {
+  if (!parameter.grad) {
+    parameter.grad = std::move(gradient);
+  } else {
+    ops::launch(trace_, KernelKind::vectorized, {&parameter.grad, &gradient}, parameter.grad, "accumulate gradient");
+    gradient = {};
+  }
+  trace_.host_work(HostWorkKind::zero_grad_hook, 1, "gradient hook");
+  buckets_.set_up();
+  if (reduces_when_ready() && (stage2() || boundary_)) buckets_.add(parameter);
+}
+
+void PartitionedJob::after_backward(bool boundary) {
+  if (!stage2() && !boundary) return;
+  if (!reduces_when_ready()) {
+    std::vector<Parameter*> order;
+    for (const OptimizerGroup& group : groups_) {
+      order = group.parameters;
+      std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->index < b->index; });
+      for (Parameter* parameter : order) {
+        if (parameter->grad) buckets_.add(*parameter);
+      }
+    }
+  }
+  buckets_.reduce();
+  finish_reductions();
+  buckets_.release();
+}
+
+// A gradient that touches this rank's partition, reduced: copied whole behind the others.
+void PartitionedJob::keep(std::size_t group, std::size_t index, const Tensor& gradient) {
+  if (arriving_.empty()) arriving_.resize(groups_.size());
+  if (accumulates_fp32()) return keep_fp32(group, index, gradient);
+  const OptimizerGroup& of = groups_[group];
+  Pieces& pieces = arriving_[group];
+  if (pieces.empty()) pieces.resize(of.parameters.size());
+  const Shape slice{{of.slice(index, of.rank)}};
+  if (!plan().zero.contiguous_gradients) {  // stays where autograd put it
+    pieces[index] = gradient.view_as(slice);
+    return;
+  }
+  if (!partition_) {
+    partition_ =
+        trace_.empty({{kept_elements_, Symbol::parameters}}, gradient.dtype, "gradient partition", Category::gradients);
+  }
+  const Tensor whole = partition_.view_as(of.parameters[index]->shape);
+  trace_.compute(Kernel::pointwise(KernelKind::flat_copy, whole.dtype, whole.numel(), whole.bytes() * 2), {&gradient},
+                 {&whole}, "keep gradient");
+  pieces[index] = partition_.view_as(slice);
+}
+
+void PartitionedJob::keep_fp32(std::size_t group, std::size_t index, const Tensor& gradient) {
+  const OptimizerGroup& of = groups_[group];
+  if (!accumulated_) {
+    std::int64_t elements = 0;
+    for (const OptimizerGroup& each : groups_) elements += each.partition();
+    accumulated_ =
+        trace_.empty({{elements, Symbol::parameters}}, DType::fp32, "gradient partition", Category::gradients);
+  }
+  Pieces& pieces = averaged_[group];
+  if (pieces.empty()) pieces.resize(of.parameters.size());
+  const bool first = !pieces[index];
+  pieces[index] = accumulated_.view_as({{of.slice(index, of.rank)}});
+  const std::int64_t n = pieces[index].numel();
+  const std::int64_t per_element = size_of(gradient.dtype) + (first ? 4 : 8);
+  trace_.compute(
+      Kernel::pointwise(first ? KernelKind::upcast : KernelKind::mixed_mul, DType::fp32, n, Bytes(n * per_element)),
+      {&gradient}, {&pieces[index]}, "accumulate gradient in fp32");
+}
+
+// The end of a backward's reductions: what came is the step's gradient so far, or is added to it.
+void PartitionedJob::finish_reductions() {
+  if (plan().zero.overlap_comm) trace_.record(HostSync{Lane::reduce}, Lane::host, {}, {}, "end of backward");
+  arriving_.resize(groups_.size());
+  for (std::size_t i = 0; i < groups_.size() && !accumulates_fp32(); ++i) {
+    Pieces pieces;
+    for (Tensor& piece : arriving_[i]) {
+      if (piece) pieces.push_back(std::move(piece));
+    }
+    if (averaged_[i].empty()) {
+      averaged_[i] = std::move(pieces);
+      pad(i, averaged_[i]);
+      continue;
+    }
+    for (std::size_t k = 0; k < pieces.size(); ++k) {
+      ops::launch(trace_, KernelKind::vectorized, {&averaged_[i][k], &pieces[k]}, averaged_[i][k],
+                  "accumulate gradient");
+    }
+  }
+  arriving_.clear();
+  partition_ = {};
+}
+
+// The last partition ends in padding.
+void PartitionedJob::pad(std::size_t group, Pieces& pieces) {
+  std::int64_t elements = 0;
+  for (const Tensor& piece : pieces) elements += piece.numel();
+  const std::int64_t missing = groups_[group].partition() - elements;
+  if (missing == 0) return;
+  pieces.push_back(trace_.empty({{missing}}, plan().compute_dtype(), "padding of gradients", Category::gradients));
+  ops::launch(trace_, KernelKind::fill, {}, pieces.back(), "padding of gradients");
+}
+
+// Every gradient of this rank is looked at, then the ranks agree.
+void PartitionedJob::check_overflow() {
+  if (plan().precision == Precision::fp32) return;
+  for (const Pieces& pieces : averaged_) {
+    for (const Tensor& piece : pieces) deepspeed::check_finite(trace_, piece);
+  }
+  const Tensor flag = trace_.empty({}, DType::int8, "overflow flag", Category::temporaries);
+  communicate(CollectiveKind::all_reduce, flag, Bytes(1), group_id::data_parallel, plan().world_size, "overflow flag");
+  trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "overflow flag");
+}
+
+// One norm a group over all ranks; those of experts are averaged over the ranks that hold the same.
+void PartitionedJob::compute_norms() {
+  std::vector<Tensor> of_groups;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    std::vector<Tensor> norms;
+    for (const Tensor& piece : averaged_[i]) norms.push_back(deepspeed::gradient_norm(trace_, piece));
+    of_groups.push_back(deepspeed::joined_norm(trace_, norms));
+    communicate(CollectiveKind::all_reduce, of_groups.back(), Bytes(4), group_id::data_parallel, plan().world_size,
+                "gradient norm");
+    deepspeed::small_kernels(trace_, 6, "norm of a group");
+    trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "norm of a group");
+  }
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (!groups_[i].expert) continue;
+    deepspeed::small_kernels(trace_, 2, "norm of experts");
+    communicate(CollectiveKind::all_reduce, of_groups[i], Bytes(4), groups_[i].group, groups_[i].ranks,
+                "norm of experts");
+  }
+  deepspeed::small_kernels(trace_, 12, "gradient norm");
+  deepspeed::truth_test(trace_, "gradient norm");
+}
+
+// Slices joined, cast to the master's type; of a single slice there is nothing to join.
+Tensor PartitionedJob::joined_gradient(std::size_t group) {
+  Pieces& pieces = averaged_[group];
+  const Shape shape{{groups_[group].partition(), Symbol::parameters}};
+  Tensor flat = pieces.front().view_as(shape);
+  if (pieces.size() > 1) {
+    flat = trace_.empty(shape, flat.dtype, "flat gradients", Category::temporaries);
+    std::vector<const Tensor*> parts;
+    for (const Tensor& piece : pieces) parts.push_back(&piece);
+    if (parts.size() > 255) parts.resize(255);  // operands of one op; sizes are those of all
+    trace_.compute(Kernel::pointwise(KernelKind::flat_copy, flat.dtype, flat.numel(), flat.bytes() * 2), parts, {&flat},
+                   "join gradients");
+  }
+  if (flat.dtype == master_dtype()) return flat;
+  Tensor wide = trace_.empty(shape, master_dtype(), "gradients in fp32", Category::temporaries);
+  ops::launch(trace_, KernelKind::upcast, {&flat}, wide, "gradients in fp32");
+  return wide;
+}
+
+void PartitionedJob::optimizer_step() {
+  if (accumulates_fp32()) {
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      std::erase_if(averaged_[i], [](const Tensor& piece) { return !piece; });
+      pad(i, averaged_[i]);
+    }
+    accumulated_ = {};  // the slices hold it
+  }
+  check_overflow();
+  compute_norms();
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const Tensor gradient = joined_gradient(i);
+    averaged_[i].clear();
+    deepspeed::truth_test(trace_, "gradient norm");
+    deepspeed::unscale(trace_, gradient);
+    update(i, gradient);
+  }
+  gather_updated();
+}
+
+}  // namespace
+
+void build_deepspeed_partitioned(const Scenario& scenario, int rank, RankProgram& program) {
+  PartitionedJob(scenario, rank, program).run();
+}
+
+}  // namespace plimsoll
