@@ -310,7 +310,7 @@ Variable fused_embedding(FusedContext& c, TorchModel& model, const Variable& ids
   Parameter* table = model.embedding;
   auto gradient_of = c.gradient_of;
   Variable leaf = weight_of(*table);
-  leaf.grad_fn = NodeRef(new Node);  // a leaf whose gradient is written in place
+  leaf.grad_fn = NodeRef(new GraphNode);  // a leaf whose gradient is written in place
   leaf.grad_fn->sequence = 0;
   leaf.grad_fn->backward = [](BackwardCall&) {};
   NodeRef node = g.make_node({&leaf}, [=](BackwardCall& call) {
