@@ -210,7 +210,9 @@ TEST(TierShare, SumsToOneAndAgreesWithTheRoutes) {
 TEST(TierShare, AgreesWithACountOfAllPairs) {
   ClusterSpec cluster = cluster_of("8xh100");
   const auto in_node = static_cast<std::size_t>(Tier::nvlink);
-  for (const auto& [devices, per_leaf] : {std::pair(1, 3), {2, 1}, {4, 2}, {8, 3}, {6, 4}}) {
+  for (const auto& shape : {std::pair(1, 3), {2, 1}, {4, 2}, {8, 3}, {6, 4}}) {
+    const int devices = shape.first;
+    const int per_leaf = shape.second;
     cluster.devices_per_node = devices;
     cluster.nics_per_node = devices;
     cluster.nodes_per_leaf = per_leaf;
