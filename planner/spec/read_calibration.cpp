@@ -1,0 +1,288 @@
+// The reader of calibration files, section by section (planner/spec/read_calibration.hpp).
+#include "planner/spec/read_calibration.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "planner/spec/presets.hpp"
+
+namespace plimsoll {
+namespace {
+
+constexpr double highest_rate = 1e18;
+constexpr double longest_s = 1e3;
+
+std::vector<std::string> evidence_names() {
+  std::vector<std::string> names;
+  for (int i = 0; i <= static_cast<int>(Evidence::assumed); ++i) names.emplace_back(name_of(static_cast<Evidence>(i)));
+  return names;
+}
+
+class CalibrationReader {
+ public:
+  explicit CalibrationReader(const Document& document) : root_(document.root(), diagnostics_, "calibration") {}
+
+  Result<Calibration> read(std::string name) {
+    root_.required_string("format");
+    result_.name = root_.string("name").value_or(std::move(name));
+    result_.device = root_.required_string("device");
+    result_.date = root_.string("date").value_or("");
+    result_.versions = root_.string("versions").value_or("");
+    result_.source = root_.string("source").value_or("");
+    section("gemm", [this](ObjectReader& r) { gemm(r); });
+    section("grouped_gemm", [this](ObjectReader& r) { grouped(r); });
+    section("attention", [this](ObjectReader& r) { attention(r); });
+    section("kernels", [this](ObjectReader& r) { kernels(r); });
+    section("host", [this](ObjectReader& r) { host(r); });
+    section("interference", [this](ObjectReader& r) { interference(r); });
+    section("copies", [this](ObjectReader& r) {
+      seconds(r, "fixed_us", result_.copy_fixed_s, 1e-6);
+      rate(r, "bytes_per_s", result_.copy_bytes_per_s);
+      result_.copies = provenance(r);
+    });
+    collectives();
+    root_.know({"samples", "comment"});
+    root_.report_unknown();
+    if (has_errors(diagnostics_)) return diagnostics_;
+    return {std::move(result_), std::move(diagnostics_)};
+  }
+
+ private:
+  template <class Read>
+  void section(const char* key, Read read) {
+    const Node* node = root_.object(key);
+    if (!node) return;
+    ObjectReader reader(*node, diagnostics_, "calibration");
+    read(reader);
+    reader.report_unknown();
+  }
+
+  static void seconds(ObjectReader& r, const char* key, double& into, double unit) {
+    if (const auto value = r.number(key, 0, longest_s / unit)) into = *value * unit;
+  }
+  static void rate(ObjectReader& r, const char* key, double& into) {
+    if (const auto value = r.number(key, 1, highest_rate)) into = *value;
+  }
+
+  static Provenance provenance(ObjectReader& r) {
+    Provenance p;
+    if (const auto index = r.choice("evidence", evidence_names())) p.evidence = static_cast<Evidence>(*index);
+    p.samples = static_cast<int>(r.integer("samples", 0, 1'000'000'000).value_or(0));
+    p.residual = r.number("residual", 0, 1e6).value_or(0);
+    p.range_low = r.number("range_low", 0).value_or(0);
+    p.range_high = r.number("range_high", 0).value_or(0);
+    p.source = r.string("source").value_or("");
+    return p;
+  }
+
+  void gemm(ObjectReader& r) {
+    GemmPrice& g = result_.gemm;
+    seconds(r, "launch_us", g.launch_s, 1e-6);
+    rate(r, "flops_per_s", g.flops_per_s);
+    seconds(r, "epilogue_ps_per_element", g.epilogue_s_per_element, 1e-12);
+    if (const auto value = r.number("traffic_share", 0, 10)) g.traffic_share = *value;
+    rate(r, "traffic_bytes_per_s", g.traffic_bytes_per_s);
+    rate(r, "memory_bytes_per_s", g.memory_bytes_per_s);
+    seconds(r, "skinny_floor_us", g.skinny_floor_s, 1e-6);
+    rate(r, "skinny_bytes_per_s", g.skinny_bytes_per_s);
+    rate(r, "fp32_flops_per_s", g.fp32_flops_per_s);
+    if (const auto value = r.number("sag", 1, 10)) g.sag = *value;
+    each(r, "tiles", [&g](ObjectReader& tile) {
+      g.tiles.push_back({static_cast<int>(tile.required_integer("m", 1, 4096)),
+                         static_cast<int>(tile.required_integer("n", 1, 4096)),
+                         tile.number("efficiency", 0.01, 1).value_or(1)});
+    });
+    if (g.tiles.empty())
+      r.report(Severity::error, "tiles", "missing", "/gemm/tiles needs at least one tile {\"m\", \"n\"}");
+    g.provenance = provenance(r);
+  }
+
+  void grouped(ObjectReader& r) {
+    GroupedGemmPrice& g = result_.grouped_gemm;
+    seconds(r, "fixed_us", g.fixed_s, 1e-6);
+    seconds(r, "prepare_us", g.prepare_s, 1e-6);
+    rate(r, "flops_per_s", g.flops_per_s);
+    if (const auto value = r.number("half_length", 0, 1e9)) g.half_length = *value;
+    if (const auto value = r.integer("many_groups", 0, 1 << 20)) g.many_groups = static_cast<int>(*value);
+    if (const auto value = r.number("many_factor", 0.01, 1)) g.many_factor = *value;
+    g.provenance = provenance(r);
+  }
+
+  void attention(ObjectReader& r) {
+    AttentionPrice& a = result_.attention;
+    seconds(r, "fixed_us", a.fixed_s, 1e-6);
+    seconds(r, "backward_ps_per_element", a.backward_s_per_element, 1e-12);
+    for (const auto& [key, rates] : {std::pair{"forward", &a.forward}, std::pair{"backward", &a.backward}}) {
+      each(r, key, [rates = rates](ObjectReader& entry) {
+        AttentionPrice::Rate one;
+        one.head_dim = static_cast<int>(entry.required_integer("head_dim", 1, 1 << 16));
+        rate(entry, "flops_per_s", one.flops_per_s);
+        one.half_length = entry.number("half_length", 0, 1e9).value_or(0);
+        rates->push_back(one);
+      });
+    }
+    a.provenance = provenance(r);
+  }
+
+  void kernels(ObjectReader& r) {
+    for (const Node::Member& member : r.node().members()) {
+      r.know({member.key});
+      ObjectReader entry(*member.value, diagnostics_, "calibration");
+      KernelPrice price;
+      price.fixed_s = 0;
+      seconds(entry, "fixed_us", price.fixed_s, 1e-6);
+      seconds(entry, "ps_per_element", price.s_per_element, 1e-12);
+      rate(entry, "bytes_per_s", price.bytes_per_s);
+      price.provenance = provenance(entry);
+      entry.report_unknown();
+      result_.kernels.insert_or_assign(member.key, price);
+    }
+  }
+
+  void host(ObjectReader& r) {
+    HostPrices& h = result_.host;
+    seconds(r, "launch_forward_us", h.launch_forward_s, 1e-6);
+    seconds(r, "launch_backward_us", h.launch_backward_s, 1e-6);
+    seconds(r, "launch_optimizer_us", h.launch_optimizer_s, 1e-6);
+    seconds(r, "launch_compiled_us", h.launch_compiled_s, 1e-6);
+    seconds(r, "launch_latency_us", h.launch_latency_s, 1e-6);
+    seconds(r, "kernel_gap_us", h.kernel_gap_s, 1e-6);
+    seconds(r, "sync_us", h.sync_s, 1e-6);
+    seconds(r, "cpu_adam_ps_per_element", h.cpu_adam_s_per_element, 1e-12);
+    if (const auto value = r.integer("queue_depth", 1, 1 << 20)) h.queue_depth = static_cast<int>(*value);
+    if (const auto value = r.number("spread", 0, 10)) h.spread = *value;
+    if (const Node* work = r.object("work_us")) {
+      ObjectReader entries(*work, diagnostics_, "calibration");
+      for (const Node::Member& member : work->members()) {
+        if (const auto value = entries.number(member.key, 0, longest_s * 1e6)) h.work_s[member.key] = *value * 1e-6;
+      }
+    }
+    h.provenance = provenance(r);
+  }
+
+  void interference(ObjectReader& r) {
+    InterferencePrices& i = result_.interference;
+    if (const auto value = r.number("collective", 1, 100)) i.collective_factor = *value;
+    if (const Node* factors = r.object("factor")) {
+      ObjectReader entries(*factors, diagnostics_, "calibration");
+      for (const Node::Member& member : factors->members()) {
+        if (const auto value = entries.number(member.key, 1, 100)) i.factor[member.key] = *value;
+      }
+    }
+    i.provenance = provenance(r);
+  }
+
+  void collectives() {
+    each(root_, "collectives", [this](ObjectReader& r) {
+      static const std::vector<std::string> kinds{"all_gather", "reduce_scatter", "all_reduce", "all_to_all",
+                                                  "broadcast"};
+      static const std::vector<std::string> tiers{"nvlink", "pcie", "nic", "spine"};
+      CollectivePrice price;
+      if (const auto kind = r.choice("kind", kinds)) price.kind = static_cast<CollectiveKind>(*kind);
+      if (const auto tier = r.choice("tier", tiers)) price.tier = static_cast<Tier>(*tier);
+      price.ranks = static_cast<int>(r.required_integer("ranks", 2, 1 << 20));
+      each(r, "pieces", [&price](ObjectReader& piece) {
+        CollectivePrice::Piece one;
+        seconds(piece, "latency_us", one.latency_s, 1e-6);
+        one.bytes_per_s = piece.number("bytes_per_s", 1, highest_rate).value_or(1);
+        price.pieces.push_back(one);
+      });
+      if (price.pieces.empty())
+        r.report(Severity::error, "pieces", "missing",
+                 "a collective needs at least one piece {\"latency_us\", \"bytes_per_s\"}");
+      price.provenance = provenance(r);
+      result_.collectives.push_back(std::move(price));
+    });
+  }
+
+  template <class Read>
+  void each(ObjectReader& r, const char* key, Read read) {
+    const Node* list = r.array(key);
+    if (!list) return;
+    for (const Node* item : list->items()) {
+      ObjectReader entry(*item, diagnostics_, "calibration");
+      read(entry);
+      entry.report_unknown();
+    }
+  }
+
+  Diagnostics diagnostics_;
+  ObjectReader root_;
+  Calibration result_;
+};
+
+Result<Calibration> read_file(const std::string& path, std::string name) {
+  auto document = parse_document(load_source(path));
+  if (!document || has_errors(document.diagnostics())) return document.diagnostics();
+  return read_calibration(*document, std::move(name));
+}
+
+}  // namespace
+
+Result<Calibration> read_calibration(const Document& document, std::string name) {
+  return CalibrationReader(document).read(std::move(name));
+}
+
+Result<Calibration> load_calibration(std::string_view file_or_preset, const ClusterSpec& cluster) {
+  const std::string asked(file_or_preset);
+  if (!asked.empty()) {
+    const auto preset = find_preset("calibrations", asked);
+    auto result = read_file(preset ? preset->string() : asked, asked);
+    if (result && result->device != cluster.device.name) {
+      result.diagnostics().push_back(
+          {Severity::warning,
+           "calibration.device",
+           {},
+           fmt::format("the calibration {} is of a {}, the cluster has {}", asked, result->device, cluster.device.name),
+           {},
+           "its times are those of another device"});
+    }
+    return result;
+  }
+  if (!cluster.calibration.empty()) {
+    if (const auto preset = find_preset("calibrations", cluster.calibration))
+      return read_file(preset->string(), cluster.calibration);
+  }
+  return published_prices(cluster);
+}
+
+Calibration published_prices(const ClusterSpec& cluster) {
+  Calibration result;
+  // The form of the rules and the host's costs come from the measured preset; rates are scaled to the device's figures.
+  if (const auto preset = find_preset("calibrations", "h200")) {
+    if (auto measured = read_file(preset->string(), "h200")) result = std::move(*measured);
+  }
+  const double matrix = cluster.device.bf16_flops_per_s > 0 ? cluster.device.bf16_flops_per_s / 989e12 : 1;
+  const double memory = cluster.device.memory_bandwidth.count > 0 ? cluster.device.memory_bandwidth.count / 4.8e12 : 1;
+  const auto assume = [&](Provenance& p) {
+    p = {};
+    p.source = fmt::format("rules measured on H200, rates scaled to the published figures of {}", cluster.device.name);
+  };
+  result.name = cluster.device.name + " (published figures)";
+  result.device = cluster.device.name;
+  result.date = result.versions = "";
+  result.source = cluster.device.source;
+  GemmPrice& gemm = result.gemm;
+  for (double* r : {&gemm.flops_per_s, &gemm.fp32_flops_per_s, &result.grouped_gemm.flops_per_s}) *r *= matrix;
+  for (double* r : {&gemm.traffic_bytes_per_s, &gemm.memory_bytes_per_s, &gemm.skinny_bytes_per_s}) *r *= memory;
+  for (auto* rates : {&result.attention.forward, &result.attention.backward}) {
+    for (auto& r : *rates) r.flops_per_s *= matrix;
+  }
+  result.attention.backward_s_per_element /= memory;
+  for (auto& [name, price] : result.kernels) {
+    price.s_per_element /= memory;
+    price.bytes_per_s *= memory;
+    assume(price.provenance);
+  }
+  assume(gemm.provenance);
+  assume(result.grouped_gemm.provenance);
+  assume(result.attention.provenance);
+  assume(result.interference.provenance);
+  assume(result.copies);
+  if (cluster.host_link.bandwidth.count > 0) result.copy_bytes_per_s = 0.85 * cluster.host_link.bandwidth.count;
+  result.collectives.clear();  // from the cluster's links
+  return result;
+}
+
+}  // namespace plimsoll
