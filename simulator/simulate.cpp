@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 
+#include "simulator/summary.hpp"
 #include "simulator/timeline.hpp"
 
 namespace plimsoll {
@@ -344,9 +345,7 @@ class Simulation {
 
   // ---- results ----
   void finalise();
-  void account_exposed(const ClassState& state, std::size_t c);
-  std::string cause_of(const ClassState& state, const TimedOp& op) const;
-  void find_critical_path(std::uint32_t last);
+  void note_unfinished(const ClassState& state);
 
   Prices prices_;
   const SimulateOptions options_;
@@ -357,110 +356,36 @@ class Simulation {
   int active_collectives_ = 0;
 };
 
-std::string Simulation::cause_of(const ClassState& state, const TimedOp& op) const {
-  const TimedOp* at = &op;
-  // An op that waited for a copy or a kernel of another lane waited for what that one waited for.
-  for (int hops = 0; hops < 8; ++hops) {
-    if (at->cause == Cause::host) return "host";
-    if (at->waited_for == none) return {};
-    const TimedOp& from = timeline_.ops[at->waited_for];
-    const Action& action = state.program->ops[from.op].action;
-    if (const auto* collective = std::get_if<Collective>(&action)) return name_of(collective->kind);
-    if (std::holds_alternative<HostCopy>(action)) return "offload";
-    if (from.lane == Lane::host) return "host";
-    at = &from;
-  }
-  return {};
-}
-
-/// What the compute lane waits for, and the collectives and copies that run on it.
-void Simulation::account_exposed(const ClassState& state, std::size_t c) {
-  SimTime before = 0;
-  for (const TimedOp& op : timeline_.ops) {
-    if (op.class_index != c || op.lane != Lane::compute) continue;
-    const Action& action = state.program->ops[op.op].action;
-    const SimTime gap = op.start - before;
-    if (gap > prices_.kernel_gap()) {
-      const std::string cause = cause_of(state, op);
-      if (!cause.empty()) timeline_.exposed[cause] += gap;
-    }
-    if (const auto* collective = std::get_if<Collective>(&action)) {
-      timeline_.exposed[name_of(collective->kind)] += op.end - op.start;
-    } else if (std::holds_alternative<HostCopy>(action)) {
-      timeline_.exposed["offload"] += op.end - op.start;
-    }
-    before = op.end;
-  }
-}
-
-void Simulation::find_critical_path(std::uint32_t last) {
-  for (std::uint32_t at = last; at != none; at = timeline_.ops[at].waited_for) timeline_.critical_path.push_back(at);
-  std::reverse(timeline_.critical_path.begin(), timeline_.critical_path.end());
-}
-
 void Simulation::finalise() {
-  std::uint32_t last = none;
-  for (std::uint32_t i = 0; i < timeline_.ops.size(); ++i) {
-    if (last == none || timeline_.ops[i].end > timeline_.ops[last].end) last = i;
-  }
-  for (std::size_t c = 0; c < classes_.size(); ++c) {
-    const ClassState& state = classes_[c];
-    for (const LaneState& lane : state.lanes) {
-      if (lane.head >= lane.queue.size()) continue;
-      const Instance& head = state.instances[lane.queue[lane.head]];
-      std::string text =
-          std::string(state.program->ops[head.op].role) + " on " + name_of(state.program->ops[head.op].lane);
-      for (std::uint16_t i = 0; i < head.waits; ++i) {
-        const Instance& from = state.instances[state.waits[head.first_wait + i]];
-        if (!from.ended) text += std::string(" waits for ") + state.program->ops[from.op].role;
-      }
-      if (lane.arrived) text += " waits for its peers";
-      timeline_.unfinished.push_back(text);
-    }
+  std::vector<const RankProgram*> programs;
+  for (const ClassState& state : classes_) {
+    programs.push_back(state.program);
+    note_unfinished(state);
     timeline_.step_time = std::max(timeline_.step_time, state.host_free);
   }
-  if (last == none) return;
-  timeline_.step_time = std::max(timeline_.step_time, timeline_.ops[last].end);
-  const std::size_t c = timeline_.ops[last].class_index;
-  account_exposed(classes_[c], c);
-  find_critical_path(last);
-  for (std::size_t l = 0; l < lane_count; ++l) {
-    LaneUse use{name_of(static_cast<Lane>(l)), 0, 0};
-    for (const TimedOp& op : timeline_.ops) {
-      if (op.class_index == c && op.lane == static_cast<Lane>(l)) use.busy += op.end - op.start;
+  summarise(timeline_, programs, prices_.kernel_gap());
+}
+
+/// Who still waits, and for what: a deadlock, or a program that verify_step() refuses.
+void Simulation::note_unfinished(const ClassState& state) {
+  for (const LaneState& lane : state.lanes) {
+    if (lane.head >= lane.queue.size()) continue;
+    const Instance& head = state.instances[lane.queue[lane.head]];
+    const Op& op = state.program->ops[head.op];
+    std::string text = std::string(op.role) + " on " + name_of(op.lane);
+    for (std::uint16_t i = 0; i < head.waits; ++i) {
+      const Instance& from = state.instances[state.waits[head.first_wait + i]];
+      if (!from.ended) text += std::string(" waits for ") + state.program->ops[from.op].role;
     }
-    use.share = timeline_.step_time > 0 ? static_cast<double>(use.busy) / static_cast<double>(timeline_.step_time) : 0;
-    timeline_.lanes.push_back(use);
-  }
-  SimTime communication = 0;
-  for (const auto& [name, time] : timeline_.exposed) {
-    if (name != "host" && name != "offload" && name != "bubble") communication += time;
-  }
-  const SimTime host = timeline_.exposed["host"], offload = timeline_.exposed["offload"];
-  const SimTime compute = timeline_.step_time - communication - host - offload;
-  timeline_.bound_by = "compute";
-  SimTime most = compute / 2;  // a cause bounds the step once it takes half as long as the computing itself
-  for (const auto& [name, time] :
-       {std::pair<const char*, SimTime>{"communication", communication}, {"host", host}, {"offload", offload}}) {
-    if (time > most) {
-      most = time;
-      timeline_.bound_by = name;
-    }
+    if (lane.arrived) text += " waits for its peers";
+    timeline_.unfinished.push_back(std::move(text));
   }
 }
 
-/// Share of GEMMs in the compute lane's work, which decides whether clocks sag.
-double gemm_share(const StepProgram& program, const Timeline& timeline) {
-  SimTime gemm = 0, all = 0;
-  for (const TimedOp& op : timeline.ops) {
-    const RankProgram& rank =
-        program.classes[std::min<std::size_t>(op.class_index, program.classes.size() - 1)].program;
-    const auto* compute = std::get_if<Compute>(&rank.ops[op.op].action);
-    if (!compute || op.lane != Lane::compute) continue;
-    all += op.end - op.start;
-    if (rank.kernels[compute->kernel].kind == KernelKind::gemm) gemm += op.end - op.start;
-  }
-  return all > 0 ? static_cast<double>(gemm) / static_cast<double>(all) : 0;
+std::vector<const RankProgram*> programs_of(const StepProgram& program) {
+  std::vector<const RankProgram*> result;
+  for (const RankClass& ranks : program.classes) result.push_back(&ranks.program);
+  return result;
 }
 
 }  // namespace
@@ -469,7 +394,8 @@ Timeline simulate_step(const StepProgram& program, const ClusterSpec& cluster, c
                        const SimulateOptions& options) {
   Timeline timeline = Simulation(program, cluster, calibration, options, 1).run();
   // Clocks sag under power in steps of more than 0.3 s that are mostly matrix products.
-  if (calibration.gemm.sag > 1 && to_seconds(timeline.step_time) > 0.3 && gemm_share(program, timeline) > 0.5) {
+  if (calibration.gemm.sag > 1 && to_seconds(timeline.step_time) > 0.3 &&
+      gemm_share(timeline, programs_of(program)) > 0.5) {
     timeline = Simulation(program, cluster, calibration, options, calibration.gemm.sag).run();
   }
   return timeline;

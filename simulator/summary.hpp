@@ -1,0 +1,18 @@
+// What does a timeline say?  Exposed time by cause, the critical path, the use of each lane, what bounds the step.
+#pragma once
+
+#include <vector>
+
+#include "simulator/timeline.hpp"
+
+namespace plimsoll {
+
+/// Fills in what follows from the timed ops; step_time is at least the host's end.
+/// @param programs of the classes, by class index
+/// @param kernel_gap gaps of the compute lane up to this are part of running, not of waiting
+void summarise(Timeline& timeline, const std::vector<const RankProgram*>& programs, SimTime kernel_gap);
+
+/// Share of GEMMs in the compute lane's work, which decides whether clocks sag.
+double gemm_share(const Timeline& timeline, const std::vector<const RankProgram*>& programs);
+
+}  // namespace plimsoll
