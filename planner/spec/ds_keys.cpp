@@ -124,7 +124,7 @@ constexpr DsKey key_rows[] = {
     DsKey{zero, "load_from_fp32_weights", boolean, "true"}.only(stages_1_to_3),
     DsKey{zero, "elastic_checkpoint", boolean, "false"}.only(stages_1_2),
     DsKey{zero, "offload_param", section, ""}.only(stage_3),
-    DsKey{zero, "offload_optimizer", section, ""}.only(stages_1_to_3),
+    DsKey{zero, "offload_optimizer", section, ""},
     DsKey{zero, "zenflow", section, ""}.only(stages_1_to_3),
     DsKey{zero, "sub_group_size", integer, "1000000000"}.only(stage_3),
     DsKey{zero, "cpu_offload", boolean, ""}.old("write offload_optimizer: {device: cpu}").only(stages_1_to_3),

@@ -130,7 +130,9 @@ void read_ds_optimizer(const Node& root, PlanDraft& draft) {
   }
   if (draft.overridden.count("/optimizer/implementation") != 0) return;
   plan.optimizer.implementation = implementation;
-  draft.state("/optimizer/implementation", type == nullptr ? root : *type);
+  const Node* force = root.find("zero_force_ds_cpu_optimizer");
+  const Node* decides = type != nullptr ? type : force != nullptr ? force : &root;
+  draft.state("/optimizer/implementation", *decides);
 }
 
 }  // namespace plimsoll

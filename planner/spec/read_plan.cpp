@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <limits>
+
 #include "planner/spec/ds_lint.hpp"
 #include "planner/spec/limits.hpp"
 #include "planner/spec/plan_draft.hpp"
@@ -265,7 +267,7 @@ void read_run(Section& top) {
     top.state("master_weights");
   }
   top.word("attention", plan.attention, {"sdpa", "eager", "flash"});
-  top.number("gradient_clipping", plan.gradient_clipping, 0.0, 1e30);
+  top.number("gradient_clipping", plan.gradient_clipping, 0.0, std::numeric_limits<double>::max());
   const std::vector<std::pair<std::string, DType>> types = {
       {"bf16", DType::bf16}, {"fp16", DType::fp16}, {"fp32", DType::fp32}};
   top.type("gradient_dtype", plan.gradient_dtype, types);

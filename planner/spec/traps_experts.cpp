@@ -53,11 +53,12 @@ constexpr Rule rows[] = {
     {"trap.autoep_save", warning, "deepspeed", "0.19", "runtime/engine.py: save_16bit_model",
      [](const RuleInput& in) { return is_deepspeed(in) && uses(in, autoep) && in.plan.expert_parallel > 1; },
      [](const RuleInput& in, Diagnostic& d) {
+       const char* pointer = in.plan.states("/moe/implementation") ? "/moe/implementation" : "/expert_parallel";
        if (in.plan.zero.stage == 3)
-         say(in, d, "/moe/implementation", "save_16bit_model raises with AutoEP at stage 3",
+         say(in, d, pointer, "save_16bit_model raises with AutoEP at stage 3",
              "save checkpoints, and convert them with DeepSpeed's universal checkpoint");
        else
-         say(in, d, "/moe/implementation",
+         say(in, d, pointer,
              fmt::format("save_16bit_model with AutoEP below stage 3 writes the experts of one rank only, 1/{} of them",
                          in.plan.expert_parallel),
              "save checkpoints, whose expert files hold all of them");
@@ -67,7 +68,7 @@ constexpr Rule rows[] = {
        return in.plan.construction == Construction::zero_init && in.model != nullptr && in.model->family == "qwen3_moe";
      },
      [](const RuleInput& in, Diagnostic& d) {
-       say(in, d, "/construction",
+       say(in, d, in.plan.states("/construction") ? "/construction" : "/zero/stage",
            "zero.Init shards a parameter before Hugging Face initialises it: the router of Qwen3-MoE, declared as "
            "zeros, stays "
            "zero, and every token goes to the same experts until pretrained weights are loaded or training moves it",

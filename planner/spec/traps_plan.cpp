@@ -16,7 +16,7 @@ bool at_stage(const RuleInput& in, int low, int high) {
   return in.plan.engine == Engine::deepspeed && in.plan.zero.stage >= low && in.plan.zero.stage <= high;
 }
 bool offloads(const RuleInput& in) {
-  return in.plan.engine == Engine::deepspeed &&
+  return at_stage(in, 1, 3) &&
          (in.plan.offload.optimizer != OffloadDevice::none || in.plan.offload.parameters != OffloadDevice::none);
 }
 std::int64_t total_parameters(const RuleInput& in) {
@@ -207,7 +207,7 @@ constexpr Rule rows[] = {
               in.plan.gradient_dtype == DType::bf16;
      },
      [](const RuleInput& in, Diagnostic& d) {
-       say(in, d, "/gradient_dtype",
+       say(in, d, in.plan.states("/gradient_dtype") ? "/gradient_dtype" : "/gradient_accumulation",
            fmt::format("{} micro-batches are summed in bf16, DeepSpeed's default", in.plan.gradient_accumulation),
            "gradient_dtype fp32 (data_types.grad_accum_dtype) at stages 1 to 3");
      }},
