@@ -7,7 +7,7 @@
 
 namespace plimsoll {
 
-NodeRef::NodeRef(Node* node) : node_(node) {
+NodeRef::NodeRef(GraphNode* node) : node_(node) {
   if (node_) ++node_->references;
 }
 NodeRef::NodeRef(const NodeRef& other) : NodeRef(other.node_) {}
@@ -66,13 +66,12 @@ Tensor SavedTensor::unpack() const {
   return frame_ ? frame_->take(frame_, index_) : tensor_;
 }
 
-Tensor BackwardCall::saved(int index) const { return node.saved[static_cast<std::size_t>(index)].unpack(); }
 bool BackwardCall::wants(int input) const { return static_cast<bool>(node.next[static_cast<std::size_t>(input)].node); }
 
 NodeRef Autograd::make_node(std::initializer_list<const Variable*> inputs, BackwardFunction backward) {
   if (!enabled || std::none_of(inputs.begin(), inputs.end(), [](const Variable* v) { return v->requires_grad(); }))
     return {};
-  NodeRef node(new Node);
+  NodeRef node(new GraphNode);
   node->sequence = ++sequence_;
   node->backward = std::move(backward);
   node->layer = trace.layer;
@@ -112,8 +111,8 @@ Variable Autograd::leaf(Parameter& parameter) {
   variable.parameter = &parameter;
   if (!parameter.trainable || !enabled) return variable;
   if (!parameter.accumulator) {
-    parameter.accumulator = NodeRef(new Node);
-    Node& node = *parameter.accumulator;
+    parameter.accumulator = NodeRef(new GraphNode);
+    GraphNode& node = *parameter.accumulator;
     node.sequence = std::numeric_limits<std::uint64_t>::max();
     node.category = Category::gradients;
     node.layer = static_cast<std::int16_t>(parameter.decl ? parameter.decl->layer : -1);
@@ -147,16 +146,16 @@ Variable Autograd::checkpoint(const std::function<Variable()>& block) {
   return block();
 }
 
-void Autograd::count_dependencies(Node* root) {
+void Autograd::count_dependencies(GraphNode* root) {
   ++visit_;
-  std::vector<Node*> stack{root};
+  std::vector<GraphNode*> stack{root};
   root->visit = visit_;
   root->dependencies = 0;
   while (!stack.empty()) {
-    Node* node = stack.back();
+    GraphNode* node = stack.back();
     stack.pop_back();
     for (std::size_t i = 0; i < node->inputs; ++i) {
-      Node* next = node->next[i].node.get();
+      GraphNode* next = node->next[i].node.get();
       if (!next) continue;
       if (next->visit != visit_) {
         next->visit = visit_;
@@ -190,12 +189,14 @@ void Autograd::backward(Variable loss) {
   for (auto& callback : std::exchange(final_callbacks, {})) callback();
 }
 
-void Autograd::run(Node& node) {
+void Autograd::run(GraphNode& node) {
   Scoped layer(trace.layer, node.layer);
   Scoped category(trace.category, node.category);
   for (auto& hook : node.pre_hooks) hook();
-  BackwardCall call{trace, node, std::exchange(node.incoming, {}), {}};
+  BackwardCall call{trace, node, std::exchange(node.incoming, {}), {}, {}};
+  for (std::size_t i = 0; i < node.saved_count; ++i) call.kept[i] = node.saved[i].unpack();
   node.backward(call);
+  for (std::size_t i = node.saved_count; i-- > 0;) call.kept[i] = {};
   for (std::size_t i = 0; i < node.inputs; ++i) {
     if (call.out[i]) call.out[i] = fit_to_input(call.out[i], node.input_shapes[i], node.input_dtypes[i]);
   }
@@ -207,9 +208,9 @@ void Autograd::run(Node& node) {
   }
 }
 
-void Autograd::hand_on(Node& node, int output, Tensor grad) {
-  const Node::Edge& edge = node.next[static_cast<std::size_t>(output)];
-  Node& next = *edge.node;
+void Autograd::hand_on(GraphNode& node, int output, Tensor grad) {
+  const GraphNode::Edge& edge = node.next[static_cast<std::size_t>(output)];
+  GraphNode& next = *edge.node;
   if (grad) accumulate(next.incoming[edge.input], std::move(grad));
   if (--next.dependencies > 0) return;
   ready_.push_back(edge.node);

@@ -18,7 +18,7 @@
 
 namespace plimsoll {
 
-class Node;
+class GraphNode;
 class CheckpointFrame;
 struct Parameter;
 
@@ -26,7 +26,7 @@ struct Parameter;
 class NodeRef {
  public:
   NodeRef() = default;
-  explicit NodeRef(Node* node);
+  explicit NodeRef(GraphNode* node);
   NodeRef(const NodeRef& other);
   NodeRef(NodeRef&& other) noexcept : node_(std::exchange(other.node_, nullptr)) {}
   NodeRef& operator=(NodeRef other) noexcept {
@@ -35,12 +35,12 @@ class NodeRef {
   }
   ~NodeRef();
   explicit operator bool() const { return node_ != nullptr; }
-  Node* operator->() const { return node_; }
-  Node& operator*() const { return *node_; }
-  Node* get() const { return node_; }
+  GraphNode* operator->() const { return node_; }
+  GraphNode& operator*() const { return *node_; }
+  GraphNode* get() const { return node_; }
 
  private:
-  Node* node_ = nullptr;
+  GraphNode* node_ = nullptr;
 };
 
 /// A tensor in the graph: where its gradient goes.
@@ -82,17 +82,18 @@ class SavedTensor {
 /// One call of a node's backward: the gradients of its outputs, and those it produces for its inputs.
 struct BackwardCall {
   Trace& trace;
-  Node& node;
+  GraphNode& node;
   std::array<Tensor, 4> grads;  ///< by forward output
   std::array<Tensor, 4> out;    ///< by forward input
-  Tensor saved(int index) const;
+  std::array<Tensor, 8> kept;   ///< what the node kept, unpacked (or computed again) before it runs
+  const Tensor& saved(int index) const { return kept[static_cast<std::size_t>(index)]; }
   bool wants(int input) const;
 };
 
 using BackwardFunction = std::function<void(BackwardCall&)>;
 
 /// A node of the backward graph.
-class Node {
+class GraphNode {
  public:
   struct Edge {
     NodeRef node;
@@ -177,9 +178,9 @@ class Autograd {
 
  private:
   friend class CheckpointFrame;
-  void count_dependencies(Node* root);
-  void run(Node& node);
-  void hand_on(Node& node, int output, Tensor grad);
+  void count_dependencies(GraphNode* root);
+  void run(GraphNode& node);
+  void hand_on(GraphNode& node, int output, Tensor grad);
   void accumulate(Tensor& old, Tensor grad);
   Tensor fit_to_input(const Tensor& grad, const Shape& shape, DType dtype);
 

@@ -66,7 +66,9 @@ Variable linear(Autograd& g, const Variable& x, Parameter& weight, Parameter* bi
   NodeRef node = g.make_node({&input, &w, &b}, [=, &g](BackwardCall& call) {
     const Tensor& dy = call.grads[0];
     const auto to_weight = [&] {
-      if (call.wants(1)) call.out[1] = weight_gradient(g, dy, call.saved(input_slot), weight_shape, role);
+      if (!call.wants(1)) return;
+      call.out[1] = weight_gradient(g, dy, call.saved(input_slot), weight_shape, role);
+      call.out[1].view = !zero3;  // the weight enters transposed: its gradient is a transposed view
     };
     const auto to_input = [&] {
       if (!call.wants(0)) return;
