@@ -1,0 +1,53 @@
+// What does a training process hold beside its tensors?  On the device: the CUDA context and loaded kernels, the engine's
+// further code, NCCL's channels.  On the host: Python, PyTorch, the engine, NCCL.  None of it depends on the model's size.
+//
+// Measured on one and two H200 (PyTorch 2.11 + CUDA 13.0, NCCL 2.28.9, DeepSpeed 0.19.8), total minus free memory after the
+// steps minus the allocator's reserved bytes; in MiB:
+//   plain PyTorch, one GPU   1324.9 ... 1332.9    more with grouped GEMM kernels loaded
+//   FSDP2, two GPUs          1612.9 ... 1618.9    + 288 for a communicator that has run a ring collective
+//   DeepSpeed stage 3        1812.9               + 200 of code and streams
+//   DeepSpeed stages 0-2     2100.9               + one more communicator: a clone of the world group
+//   expert parallelism       2976.9 ... 3418.9    + 12, + up to four communicators, + 154 for all-to-all with one peer
+//
+// Beyond two GPUs, and on other devices, NCCL's own arithmetic (2.28.9, transport/p2p.cc): a channel in one direction takes
+// 10 MiB where it receives and 2 MiB where it sends; rings have 24 channels over NVLink, all-to-all 32 for every peer in the
+// node, and a shared pool of 256 MiB for peers behind the network.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "planner/account/ledger.hpp"
+
+namespace plimsoll {
+
+/// What of a job decides about the device memory outside the framework's pool.
+struct DeviceUse {
+  bool measured_device = false;  ///< an H200
+  bool nvlink = true;            ///< GPUs of a node reach each other's memory over NVLink
+  int world_size = 1;
+  bool deepspeed = false;
+  bool grouped_gemm = false;
+  bool offload = false;
+  bool moe_groups = false;              ///< the engine keeps process groups for experts
+  int ring_communicators = 0;           ///< that have run a ring collective
+  int exchange_peers_in_node = 0;       ///< of the all-to-all group, without the rank itself; 0: no all-to-all
+  bool exchange_crosses_nodes = false;  ///< the all-to-all group spans nodes
+};
+
+OutsideFramework outside_framework(const DeviceUse& use);
+
+/// What of a job decides about the process's own host memory.
+struct HostUse {
+  bool built_on_cpu = false;
+  bool zero_init = false;
+  bool experts = false;  ///< grouped, native or AutoEP layers load further kernels
+};
+
+/// Resident bytes of the process without tensors, at the end of each phase from which on it differs from the one before.
+std::map<std::string, Bytes> host_base(const HostUse& use);
+
+/// Of it, what the ranks of a node share: mapped libraries.
+Bytes host_base_shared();
+
+}  // namespace plimsoll

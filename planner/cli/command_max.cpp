@@ -1,0 +1,111 @@
+// plimsoll max: how large may micro_batch or sequence be?  Doubling until it no longer fits, then bisection, each step on the
+// ledger itself; the answer is a value that fits whose successor does not.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "planner/base/format.hpp"
+#include "planner/cli/commands.hpp"
+#include "planner/cli/common_inputs.hpp"
+#include "planner/cli/in_words.hpp"
+#include "planner/cli/json_output.hpp"
+#include "planner/cli/terminal.hpp"
+#include "planner/spec/legality.hpp"
+#include "planner/spec/limits.hpp"
+
+namespace plimsoll {
+namespace {
+
+struct MaxOptions {
+  InputOptions inputs;
+  std::string key;
+};
+
+class Maximum {
+ public:
+  Maximum(Scenario scenario, bool micro_batch) : scenario_(std::move(scenario)), micro_batch_(micro_batch) {}
+
+  Scenario with(std::int64_t value) const {
+    Scenario scenario = scenario_;
+    (micro_batch_ ? scenario.plan.micro_batch : scenario.plan.sequence) = value;
+    return scenario;
+  }
+
+  /// The largest value that fits; 0 if none does.
+  std::int64_t search() {
+    std::int64_t low = 0, high = 1;
+    while (fits(high)) {
+      low = high;
+      if (high == bound()) return high;
+      high = std::min(2 * high, bound());
+    }
+    while (high - low > 1) {
+      const std::int64_t middle = low + (high - low) / 2;
+      (fits(middle) ? low : high) = middle;
+    }
+    return low;
+  }
+
+ private:
+  std::int64_t bound() const {
+    const std::int64_t other = micro_batch_ ? scenario_.plan.sequence : scenario_.plan.micro_batch;
+    return std::min(micro_batch_ ? limits::micro_batch : limits::sequence,
+                    std::max<std::int64_t>(1, limits::tokens / other));
+  }
+
+  bool fits(std::int64_t value) {
+    progress_.step(fmt::format("{} = {}", micro_batch_ ? "micro_batch" : "sequence", value));
+    const Scenario scenario = with(value);
+    if (!is_legal({scenario.plan, &scenario.model, &scenario.cluster})) return false;
+    return fit_of(scenario).verdict != Verdict::oom;
+  }
+
+  Scenario scenario_;
+  bool micro_batch_;
+  Progress progress_{"max"};
+};
+
+void print_maximum(const std::string& key, std::int64_t value, const Evaluation& evaluation) {
+  const Ledger& ledger = evaluation.ledger;
+  if (value == 0) {
+    print(fmt::format("{}: not even {} = 1 fits\n{}\nIt lacks {} GiB in {}: {}\n", paint("none", Colour::red), key,
+                      scenario_in_words(evaluation.scenario), gibibytes(Bytes(0) - ledger.margin), ledger.breaks_phase,
+                      ledger.breaks_tensor));
+    return;
+  }
+  print(fmt::format("{} = {}: {}, margin {} GiB of {}\n{}\n", key, paint(format_count(value), Colour::bold),
+                    paint(name_of(ledger.verdict), colour_of(ledger.verdict)), gibibytes(ledger.margin),
+                    gibibytes(ledger.capacity), scenario_in_words(evaluation.scenario)));
+  print(fmt::format("{} = {} does not fit.\n", key, format_count(value + 1)));
+}
+
+int maximum(const MaxOptions& options) {
+  const std::optional<Inputs> inputs = load_scenario(options.inputs);
+  if (!inputs) return exit_code::input;
+  Maximum search(inputs->scenario(), options.key == "micro_batch");
+  const std::int64_t value = search.search();
+  const Evaluation evaluation = evaluate(search.with(std::max<std::int64_t>(1, value)));
+  if (options.inputs.json) {
+    print(max_json(options.key, value, evaluation));
+  } else {
+    print_maximum(options.key, value, evaluation);
+  }
+  if (value > 0) return exit_code::ok;
+  finish_output();
+  fmt::print(stderr, "plimsoll max: not even {} = 1 fits\n", options.key);
+  return exit_code::no_plan;
+}
+
+}  // namespace
+
+std::function<int()> declare_max(CLI::App& app) {
+  auto options = std::make_shared<MaxOptions>();
+  app.add_option("KEY", options->key, "micro_batch or sequence")
+      ->required()
+      ->check(CLI::IsMember({"micro_batch", "sequence"}));
+  add_common_inputs(app, options->inputs);
+  return [options] { return maximum(*options); };
+}
+
+}  // namespace plimsoll

@@ -1,0 +1,92 @@
+// plimsoll need: how many GPUs of each kind does it take, and with which plan?
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "planner/base/format.hpp"
+#include "planner/cli/commands.hpp"
+#include "planner/cli/common_inputs.hpp"
+#include "planner/cli/in_words.hpp"
+#include "planner/cli/json_output.hpp"
+#include "planner/cli/need_search.hpp"
+#include "planner/cli/table.hpp"
+#include "planner/cli/terminal.hpp"
+#include "planner/spec/devices.hpp"
+
+namespace plimsoll {
+namespace {
+
+struct NeedOptions {
+  InputOptions inputs;
+  std::vector<std::string> devices;
+};
+
+/// One device type: those inputs on a cluster of it.
+std::optional<NeedAnswer> answer(const InputOptions& options) {
+  const std::optional<Inputs> inputs = load_scenario(options);
+  if (!inputs) return std::nullopt;
+  return find_need(*inputs);
+}
+
+void print_answers(const std::vector<NeedAnswer>& answers) {
+  Table table({{"device"}, {"GPUs", Align::right}, {"verdict"}, {"margin, GiB", Align::right}, {"plan"}});
+  const auto row = [&](const std::string& device, const Evaluation& evaluation) {
+    const Ledger& ledger = evaluation.ledger;
+    table.row({device, fmt::format("{}", evaluation.scenario.plan.world_size),
+               paint(name_of(ledger.verdict), colour_of(ledger.verdict)), gibibytes(ledger.margin),
+               scenario_in_words(evaluation.scenario)});
+  };
+  for (const NeedAnswer& answer : answers) {
+    if (!answer.smallest) {
+      table.row({answer.device, "-", paint("none", Colour::red), "", "no number of GPUs that was tried runs it"});
+      continue;
+    }
+    row(answer.device, *answer.smallest);
+    if (answer.without_offload) row("  without offload", *answer.without_offload);
+  }
+  print(table.text());
+}
+
+int need(const NeedOptions& options) {
+  std::vector<NeedAnswer> answers;
+  if (!options.inputs.cluster.empty()) {
+    const auto one = answer(options.inputs);
+    if (!one) return exit_code::input;
+    answers.push_back(*one);
+  } else {
+    for (const std::string& device : options.devices.empty() ? device_names() : options.devices) {
+      InputOptions inputs = options.inputs;
+      inputs.cluster = "1x" + device;
+      const auto one = answer(inputs);
+      if (!one) return exit_code::input;
+      answers.push_back(*one);
+    }
+  }
+  if (options.inputs.json) {
+    print(need_json(answers));
+  } else {
+    print_answers(answers);
+  }
+  const bool any =
+      std::any_of(answers.begin(), answers.end(), [](const NeedAnswer& a) { return a.smallest.has_value(); });
+  if (any) return exit_code::ok;
+  finish_output();
+  fmt::print(stderr, "plimsoll need: no number of GPUs that was tried runs it\n");
+  return exit_code::no_plan;
+}
+
+}  // namespace
+
+std::function<int()> declare_need(CLI::App& app) {
+  auto options = std::make_shared<NeedOptions>();
+  add_common_inputs(app, options->inputs, {.scenario = false});
+  app.get_option("--model")->required();
+  app.add_option("--device", options->devices,
+                 "device types to answer for, e.g. h100,h200; default: all that are known")
+      ->delimiter(',')
+      ->excludes(app.get_option("--cluster"));
+  return [options] { return need(*options); };
+}
+
+}  // namespace plimsoll

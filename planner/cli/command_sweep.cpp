@@ -1,0 +1,192 @@
+// plimsoll sweep: the figures of every combination of values, as a table, CSV, JSON or chart.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "planner/account/work.hpp"
+#include "planner/base/format.hpp"
+#include "planner/cli/chart.hpp"
+#include "planner/cli/commands.hpp"
+#include "planner/cli/common_inputs.hpp"
+#include "planner/cli/in_words.hpp"
+#include "planner/cli/json_output.hpp"
+#include "planner/cli/table.hpp"
+#include "planner/cli/terminal.hpp"
+
+namespace plimsoll {
+namespace {
+
+constexpr std::size_t most_rows = 10'000;
+
+struct SweepOptions {
+  InputOptions inputs;
+  std::vector<std::string> keys;
+  bool csv = false;
+  std::string chart;
+};
+
+struct Axis {
+  std::string key;
+  std::vector<std::string> values;
+};
+
+/// "micro_batch=1,2,4"; a comma inside brackets or quotes belongs to the value.
+std::optional<Axis> axis_of(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) return std::nullopt;
+  Axis axis{text.substr(0, equals), {""}};
+  int depth = 0;
+  bool quoted = false;
+  for (const char c : text.substr(equals + 1)) {
+    if (c == '"') quoted = !quoted;
+    if (!quoted && (c == '{' || c == '[')) ++depth;
+    if (!quoted && (c == '}' || c == ']')) --depth;
+    if (c == ',' && depth == 0 && !quoted) {
+      axis.values.emplace_back();
+    } else {
+      axis.values.back() += c;
+    }
+  }
+  if (axis.key == "gpus") axis.key = "world_size";
+  return axis;
+}
+
+std::vector<SweepRow> rows_of(const Inputs& inputs, const std::vector<Axis>& axes) {
+  Progress progress("sweep");
+  std::vector<SweepRow> rows;
+  std::vector<std::size_t> at(axes.size());
+  for (bool more = true; more;) {
+    SweepRow row;
+    std::vector<std::string> sets;
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      row.values.push_back(axes[i].values[at[i]]);
+      sets.push_back(fmt::format("{}={}", axes[i].key, row.values.back()));
+    }
+    progress.step(fmt::format("{}", fmt::join(sets, " ")));
+    const Result<Scenario> scenario = inputs.with(sets);
+    if (scenario) {
+      Evaluation evaluation = evaluate(*scenario, inputs.rank(), false);
+      row.ledger = evaluation.ledger;
+      row.volume = account_volume(evaluation.program, evaluation.rank_program(), scenario->cluster).per_gpu;
+      row.lower_bound = account_work(evaluation.program, evaluation.rank_program(), scenario->cluster).lower_bound;
+    } else {
+      for (const Diagnostic& diagnostic : scenario.diagnostics())
+        if (diagnostic.severity == Severity::error && row.refusal.empty()) row.refusal = diagnostic.message;
+    }
+    rows.push_back(std::move(row));
+    more = false;
+    for (std::size_t i = axes.size(); i-- > 0 && !more;) {
+      more = ++at[i] < axes[i].values.size();
+      if (!more) at[i] = 0;
+    }
+  }
+  return rows;
+}
+
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
+}
+
+std::string csv_of(const std::vector<Axis>& axes, const std::vector<SweepRow>& rows) {
+  std::string text;
+  for (const Axis& axis : axes) text += csv_field(axis.key) + ",";
+  text +=
+      "verdict,allocated_peak_bytes,reserved_peak_bytes,device_peak_bytes,margin_bytes,host_per_node_bytes,"
+      "wire_bytes_per_step,step_time_lower_bound_s,refusal\n";
+  for (const SweepRow& row : rows) {
+    for (const std::string& value : row.values) text += csv_field(value) + ",";
+    if (row.ledger) {
+      const Ledger& ledger = *row.ledger;
+      text += fmt::format("{},{},{},{},{},{},{},{:.6g},\n", name_of(ledger.verdict), ledger.allocated_peak.value.count,
+                          ledger.reserved_peak.value.count, ledger.device_peak.value.count, ledger.margin.count,
+                          ledger.host_per_node.count, row.volume.count, row.lower_bound.count);
+    } else {
+      text += fmt::format("refused,,,,,,,,{}\n", csv_field(row.refusal));
+    }
+  }
+  return text;
+}
+
+void print_table(const std::vector<Axis>& axes, const std::vector<SweepRow>& rows) {
+  std::vector<Table::Column> columns;
+  for (const Axis& axis : axes) columns.push_back({axis.key, Align::right});
+  for (const char* title : {"verdict"}) columns.push_back({title});
+  for (const char* title : {"allocated", "reserved", "device", "margin", "sent a step", "step at least"})
+    columns.push_back({title, Align::right});
+  columns.push_back({""});
+  Table table(columns);
+  for (const SweepRow& row : rows) {
+    std::vector<std::string> cells = row.values;
+    if (row.ledger) {
+      const Ledger& ledger = *row.ledger;
+      const Colour colour = colour_of(ledger.verdict);
+      cells.insert(cells.end(), {paint(name_of(ledger.verdict), colour), gibibytes(ledger.allocated_peak.value),
+                                 gibibytes(ledger.reserved_peak.value), gibibytes(ledger.device_peak.value),
+                                 gibibytes(ledger.margin), gibibytes(row.volume), format(row.lower_bound),
+                                 paint(bar(ledger.device_peak.value / ledger.capacity, 20), colour)});
+    } else {
+      cells.insert(cells.end(), {paint("refused", Colour::dim), "", "", "", "", "", "", row.refusal});
+    }
+    table.row(std::move(cells));
+  }
+  print(fmt::format(
+      "{}\nGiB; peaks of a steady step on one GPU; the bars are the device peak against the card. The step's "
+      "time is a lower bound: the busiest lane at peak rates.\n",
+      table.text()));
+}
+
+std::optional<std::vector<Axis>> read_axes(const std::vector<std::string>& keys) {
+  std::vector<Axis> axes;
+  std::size_t rows = 1;
+  for (const std::string& text : keys) {
+    const auto axis = axis_of(text);
+    if (!axis) {
+      fmt::print(stderr, "plimsoll sweep: {} is not KEY=A,B,C\n", text);
+      return std::nullopt;
+    }
+    rows *= axis->values.size();
+    if (rows > most_rows) {
+      fmt::print(stderr, "plimsoll sweep: more than {} combinations\n", most_rows);
+      return std::nullopt;
+    }
+    axes.push_back(*axis);
+  }
+  return axes;
+}
+
+int sweep(const SweepOptions& options) {
+  const auto axes = read_axes(options.keys);
+  if (!axes) return exit_code::usage;
+  const std::optional<Inputs> inputs = load_scenario(options.inputs);
+  if (!inputs) return exit_code::input;
+  const std::vector<SweepRow> rows = rows_of(*inputs, *axes);
+  std::vector<std::string> keys;
+  for (const Axis& axis : *axes) keys.push_back(axis.key);
+  if (!options.chart.empty()) write_chart(options.chart, keys, rows);
+  if (options.inputs.json) {
+    print(sweep_json(keys, rows));
+  } else if (options.csv) {
+    print(csv_of(*axes, rows));
+  } else {
+    print_table(*axes, rows);
+  }
+  return exit_code::ok;
+}
+
+}  // namespace
+
+std::function<int()> declare_sweep(CLI::App& app) {
+  auto options = std::make_shared<SweepOptions>();
+  app.add_option("KEY=A,B,C", options->keys, "keys of the plan with the values to try; several make every combination")
+      ->required();
+  add_common_inputs(app, options->inputs, {.rank = true});
+  app.add_flag("--csv", options->csv, "comma-separated values instead of a table");
+  app.add_option("--chart", options->chart, "writes an SVG of the memory of every combination")->type_name("FILE");
+  return [options] { return sweep(*options); };
+}
+
+}  // namespace plimsoll

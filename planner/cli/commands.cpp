@@ -1,0 +1,142 @@
+// The table of commands, the parsing of the command line, and the sibling programs (planner/cli/commands.hpp).
+#include "planner/cli/commands.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "planner/base/format.hpp"
+#include "planner/base/machine_error.hpp"
+#include "planner/cli/terminal.hpp"
+
+namespace plimsoll {
+namespace {
+
+constexpr std::array siblings = {std::pair{"calibrate", "measure kernels and links, and fit them"},
+                                 std::pair{"run", "execute a step program on devices"},
+                                 std::pair{"gui", "the desktop program"}};
+
+const std::vector<Command>& table() {
+  static const std::vector<Command> commands = {
+      {"check", "is this configuration legal, and what does each key really do?",
+       "plimsoll check --ds ds_config.json --gpus 8\n"
+       "plimsoll check --plan plan.json --model mixtral-8x7b --cluster 8xh100",
+       declare_check},
+      {"ledger", "bytes per GPU and per host, by category and phase; does it fit?",
+       "plimsoll ledger --model llama-3.1-8b --cluster 8xh100 --set zero.stage=3 --set micro_batch=2\n"
+       "plimsoll ledger --model qwen3-30b-a3b --cluster 8xh200 --plan plan.json --json",
+       declare_ledger},
+      {"volumes", "bytes on the wire by collective, group, phase and link tier",
+       "plimsoll volumes --model mixtral-8x7b --cluster 16xh100 --set zero.stage=1 --set expert_parallel=8",
+       declare_volumes},
+      {"explain", "the step program as a listing, what is alive at the peak, or the formula behind a number",
+       "plimsoll explain --model llama-3.1-8b --cluster 8xh100 --peak\n"
+       "plimsoll explain --model llama-3.1-8b --cluster 8xh100 --number gpu.categories_at_peak.gradients",
+       declare_explain},
+      {"max", "the largest micro_batch or sequence with which the plan still fits",
+       "plimsoll max micro_batch --model llama-3.1-8b --cluster 8xh100 --set zero.stage=3", declare_max},
+      {"need", "the smallest number of GPUs that runs it, and with which plan",
+       "plimsoll need --model llama-3.1-70b --device h100,h200", declare_need},
+      {"diff", "two plans, term by term: memory, volumes and time",
+       "plimsoll diff a.json b.json --model mixtral-8x7b --cluster 8xh100", declare_diff},
+      {"sweep", "a table over the values of one or more keys",
+       "plimsoll sweep micro_batch=1,2,4,8 zero.stage=2,3 --model llama-3.1-8b --cluster 8xh100 --chart memory.svg",
+       declare_sweep},
+  };
+  return commands;
+}
+
+std::string footer_of(const Command& command) {
+  std::string text = "Examples:\n";
+  std::string_view lines = command.examples;
+  while (!lines.empty()) {
+    const std::size_t end = std::min(lines.find('\n'), lines.size());
+    text += fmt::format("  {}\n", lines.substr(0, end));
+    lines.remove_prefix(std::min(lines.size(), end + 1));
+  }
+  return text;
+}
+
+/// Starts plimsoll-<name>, which lies beside this program (or in its own folder of a build); returns only by exception.
+[[noreturn]] void start_sibling(const std::string& name, char** arguments) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const std::string program = "plimsoll-" + name;
+  for (const fs::path& folder : {here, here.parent_path() / name, here.parent_path() / name / "cli"}) {
+    const fs::path file = folder / program;
+    if (!fs::is_regular_file(file, error)) continue;
+    execv(file.c_str(), arguments);
+    throw MachineError(fmt::format("cannot start {}: {}", file.string(), std::strerror(errno)));
+  }
+  throw MachineError(
+      fmt::format("{} is not there: it was left out of this build, or not installed beside plimsoll", program));
+}
+
+int usage_error(const std::string& message, const std::string& command) {
+  fmt::print(stderr, "plimsoll: {}\nTry: plimsoll {}{}--help\n", message, command, command.empty() ? "" : " ");
+  return exit_code::usage;
+}
+
+int unknown_command(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Command& command : table()) names.emplace_back(command.name);
+  for (const auto& [sibling, summary] : siblings) names.emplace_back(sibling);
+  const auto near = nearest(name, names);
+  return usage_error(
+      fmt::format("there is no command {}{}", name, near ? fmt::format("; did you mean {}?", *near) : ""), "");
+}
+
+bool is_known(std::string_view name) {
+  for (const Command& command : table()) {
+    if (name == command.name) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::span<const Command> commands() { return table(); }
+
+int run_program(int argc, char** argv) {
+  if (argc > 1) {
+    const std::string_view first = argv[1];
+    for (const auto& [name, summary] : siblings) {
+      if (first == name) start_sibling(name, argv + 1);
+    }
+    if (!first.empty() && first.front() != '-' && !is_known(first)) return unknown_command(first);
+  }
+  CLI::App app("Does a ZeRO or Mixture-of-Experts training run fit, what does it send, how long does a step take?");
+  app.name("plimsoll");
+  app.set_version_flag("--version", "plimsoll " PLIMSOLL_VERSION);
+  app.require_subcommand(1);
+  std::map<std::string, std::function<int()>> runs;
+  for (const Command& command : table()) {
+    CLI::App* sub = app.add_subcommand(command.name, command.summary);
+    sub->footer(footer_of(command));
+    runs[command.name] = command.declare(*sub);
+  }
+  std::string footer = "Also:\n";
+  for (const auto& [name, summary] : siblings) footer += fmt::format("  {:<26}{}\n", name, summary);
+  app.footer(footer + "\nplimsoll COMMAND --help shows a command's options and examples.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    const int code = app.exit(success);
+    finish_output();
+    return code;
+  } catch (const CLI::ParseError& error) {
+    return usage_error(error.what(), argc > 1 && is_known(argv[1]) ? argv[1] : "");
+  }
+  const int code = runs.at(app.get_subcommands().front()->get_name())();
+  finish_output();
+  return code;
+}
+
+}  // namespace plimsoll

@@ -1,0 +1,47 @@
+// Which commands does the program have?  A table: to add one, write its file and add its line in commands.cpp.
+#pragma once
+
+#include <functional>
+#include <span>
+
+namespace CLI {
+class App;
+}
+
+namespace plimsoll {
+
+/// What the program returns.
+namespace exit_code {
+inline constexpr int ok = 0;
+inline constexpr int input = 1;  ///< the input has errors
+inline constexpr int usage = 2;
+inline constexpr int machine = 3;  ///< a file missing or unreadable, no device, a full disk
+inline constexpr int no_plan = 4;  ///< asked for a plan and none fits
+inline constexpr int beyond = 5;   ///< a comparison is beyond its --within
+}  // namespace exit_code
+
+struct Command {
+  const char* name;
+  const char* summary;   ///< one line
+  const char* examples;  ///< lines that a person can copy
+  /// Declares the options; what it returns runs after they are parsed, and gives the exit code.
+  std::function<int()> (*declare)(CLI::App& app);
+};
+
+std::span<const Command> commands();
+
+// One a file: planner/cli/command_<name>.cpp.
+std::function<int()> declare_check(CLI::App& app);
+std::function<int()> declare_ledger(CLI::App& app);
+std::function<int()> declare_volumes(CLI::App& app);
+std::function<int()> declare_explain(CLI::App& app);
+std::function<int()> declare_max(CLI::App& app);
+std::function<int()> declare_need(CLI::App& app);
+std::function<int()> declare_diff(CLI::App& app);
+std::function<int()> declare_sweep(CLI::App& app);
+
+/// Parses the command line, runs the command, and returns the exit code.
+/// @throws MachineError
+int run_program(int argc, char** argv);
+
+}  // namespace plimsoll

@@ -1,0 +1,190 @@
+// From the command line's common inputs to a checked scenario (planner/cli/common_inputs.hpp).
+#include "planner/cli/common_inputs.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+
+#include "planner/base/format.hpp"
+#include "planner/cli/json_output.hpp"
+#include "planner/cli/terminal.hpp"
+#include "planner/spec/devices.hpp"
+#include "planner/spec/limits.hpp"
+#include "planner/spec/read_cluster.hpp"
+#include "planner/spec/read_model.hpp"
+
+namespace plimsoll {
+namespace {
+
+constexpr std::string_view world_key = "world_size=";
+
+Diagnostic command_line_error(const char* code, std::string message, std::string help) {
+  Diagnostic diagnostic;
+  diagnostic.code = code;
+  diagnostic.message = std::move(message);
+  diagnostic.help = std::move(help);
+  return diagnostic;
+}
+
+void append(Diagnostics& all, const Diagnostics& more) { all.insert(all.end(), more.begin(), more.end()); }
+
+/// The value of a Result, its diagnostics moved over.
+template <class T>
+std::optional<T> taken(Result<T> result, Diagnostics& diagnostics) {
+  append(diagnostics, result.diagnostics());
+  if (!result) return std::nullopt;
+  return std::move(*result);
+}
+
+std::optional<std::int64_t> whole_number(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+void add_common_inputs(CLI::App& app, InputOptions& options, InputOffer offer) {
+  const char* group = "Inputs";
+  auto* model =
+      app.add_option("--model", options.model, "a Hugging Face config.json, a preset, or sketch:dense=7B,...");
+  auto* cluster = app.add_option("--cluster", options.cluster, "a cluster.json or a preset like 8xh100");
+  model->group(group)->required(offer.scenario);
+  cluster->group(group)->required(offer.scenario);
+  if (offer.plan) {
+    auto* plan = app.add_option("--plan", options.plan, "a plan.json")->group(group);
+    app.add_option("--ds", options.ds, "a ds_config.json, read as DeepSpeed does")->group(group)->excludes(plan);
+  }
+  app.add_option("--set", options.sets, "KEY=VALUE of the plan, e.g. zero.stage=3; repeatable")
+      ->group(group)
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--gpus", options.gpus, "short for --set world_size=N")->group(group)->type_name("N");
+  app.add_option("--nodes", options.nodes, "replaces the cluster's number of nodes")->group(group)->type_name("N");
+  app.add_option("--host-memory", options.host_memory, "of a node, e.g. \"512 GiB\"")->group(group)->type_name("SIZE");
+  app.add_option("--calibration", options.calibration, "a calibration.json or a preset; default: the cluster's")
+      ->group(group);
+  if (offer.rank) {
+    app.add_option("--rank", options.rank, "whose bytes: hottest, mean or a rank")->group(group)->capture_default_str();
+  }
+  app.add_flag("--json", options.json, "one JSON object on standard output");
+}
+
+Inputs::Inputs(InputOptions options) : options_(std::move(options)) {
+  read_command_line();
+  read_files();
+}
+
+void Inputs::read_command_line() {
+  const auto positive = [&](const std::optional<std::int64_t>& value, const char* option) {
+    if (!value || (*value >= 1 && *value <= limits::world)) return true;
+    diagnostics_.push_back(command_line_error(
+        "cli.range", fmt::format("{} {} is not between 1 and {}", option, *value, format_count(limits::world)), {}));
+    return false;
+  };
+  sets_ = options_.sets;
+  if (positive(options_.gpus, "--gpus") && options_.gpus)
+    sets_.push_back(fmt::format("{}{}", world_key, *options_.gpus));
+  if (!positive(options_.nodes, "--nodes")) options_.nodes.reset();
+  if (!options_.host_memory.empty()) {
+    host_memory_ = parse_bytes(options_.host_memory);
+    if (!host_memory_ || host_memory_->count < 0) {
+      diagnostics_.push_back(command_line_error(
+          "cli.unit", fmt::format("--host-memory {} is no size", options_.host_memory), "for example \"512 GiB\""));
+      host_memory_.reset();
+    }
+  }
+  if (options_.rank == "hottest" || options_.rank == "mean") {
+    rank_.kind = options_.rank == "mean" ? RankChoice::Kind::mean : RankChoice::Kind::hottest;
+  } else if (const auto rank = whole_number(options_.rank); rank && *rank >= 0 && *rank < limits::world) {
+    rank_ = {RankChoice::Kind::one, static_cast<int>(*rank)};
+  } else {
+    diagnostics_.push_back(command_line_error("cli.rank", fmt::format("--rank {} is no rank", options_.rank),
+                                              "hottest, mean or a number"));
+  }
+}
+
+void Inputs::read_files() {
+  if (!options_.model.empty()) model_ = taken(load_model(options_.model), diagnostics_);
+  if (!options_.cluster.empty()) {
+    std::optional<int> nodes;
+    if (options_.nodes) nodes = static_cast<int>(*options_.nodes);
+    cluster_ = taken(load_cluster(options_.cluster, nodes), diagnostics_);
+    if (cluster_ && host_memory_) cluster_->host_memory = *host_memory_;
+  }
+  is_ds_config_ = !options_.ds.empty();
+  if (is_ds_config_ || !options_.plan.empty()) plan_file_ = load_source(is_ds_config_ ? options_.ds : options_.plan);
+  report_ = check({}, cluster_ ? &*cluster_ : nullptr);
+  append(diagnostics_, report_.diagnostics);
+  if (report_.plan && rank_.rank >= report_.plan->world_size) {
+    diagnostics_.push_back(command_line_error("cli.rank", fmt::format("there is no rank {}", rank_.rank),
+                                              fmt::format("0 to {}", report_.plan->world_size - 1)));
+  }
+}
+
+CheckReport Inputs::check(const std::vector<std::string>& further_sets, const ClusterSpec* cluster) const {
+  ConfigurationInput input;
+  input.file = plan_file_;
+  input.is_ds_config = is_ds_config_;
+  input.overrides = sets_;
+  input.overrides.insert(input.overrides.end(), further_sets.begin(), further_sets.end());
+  input.model = model_ ? &*model_ : nullptr;
+  input.cluster = cluster;
+  return check_configuration(input);
+}
+
+Scenario Inputs::scenario() const {
+  CHECK(model_ && cluster_ && report_.plan && !has_errors(diagnostics_), "a scenario needs inputs without errors");
+  return {*model_, *cluster_, *report_.plan};
+}
+
+Result<Scenario> Inputs::with(const std::vector<std::string>& sets) const {
+  CHECK(model_ && cluster_, "a scenario needs a model and a cluster");
+  ClusterSpec cluster = *cluster_;
+  for (const std::string& set : sets) {
+    if (set.rfind(world_key, 0) != 0) continue;
+    const auto world = whole_number(std::string_view(set).substr(world_key.size()));
+    if (world && *world > cluster.world() && *world <= limits::world) {
+      cluster = grown(cluster, static_cast<int>(*world));
+      if (host_memory_) cluster.host_memory = *host_memory_;
+    }
+  }
+  CheckReport report = check(sets, &cluster);
+  if (!report.plan) return report.diagnostics;
+  return Scenario{*model_, std::move(cluster), std::move(*report.plan)};
+}
+
+ClusterSpec grown(const ClusterSpec& cluster, int gpus) {
+  if (gpus <= cluster.world()) return cluster;
+  const Server* server = find_server(cluster.device.name);
+  if (server != nullptr && cluster.nodes == 1 && cluster.devices_per_node < devices_per_server) {
+    return make_cluster(*server, gpus);
+  }
+  ClusterSpec larger = cluster;
+  larger.nodes = static_cast<int>(ceil_div(gpus, cluster.devices_per_node));
+  larger.spare_devices = larger.devices_per_node * larger.nodes - gpus;
+  larger.name = fmt::format("{} nodes of {}", larger.nodes, cluster.name);
+  return larger;
+}
+
+void print_diagnostics(const Diagnostics& diagnostics, Severity least) {
+  for (const Diagnostic& diagnostic : diagnostics) {
+    if (diagnostic.severity > least) continue;
+    fmt::print(stderr, "{}\n", format(diagnostic, colours(Stream::error)));
+  }
+}
+
+std::optional<Inputs> load_scenario(const InputOptions& options) {
+  Inputs inputs(options);
+  print_diagnostics(inputs.diagnostics());
+  if (!has_errors(inputs.diagnostics())) return inputs;
+  if (options.json) print(diagnostics_json(inputs.diagnostics()));
+  return std::nullopt;
+}
+
+}  // namespace plimsoll

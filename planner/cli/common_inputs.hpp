@@ -1,0 +1,93 @@
+// What does a command work on?  The inputs that every command takes (--model, --cluster, --plan or --ds, --set, ...) become
+// one checked Scenario, or the diagnostics of all files at once.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/spec/check_configuration.hpp"
+#include "planner/spec/scenario.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace plimsoll {
+
+/// As the command line states them.
+struct InputOptions {
+  std::string model, cluster, plan, ds, calibration, host_memory;
+  std::vector<std::string> sets;
+  std::optional<std::int64_t> gpus, nodes;
+  std::string rank = "hottest";
+  bool json = false;
+};
+
+/// Which of them a command takes.
+struct InputOffer {
+  bool scenario = true;  ///< --model and --cluster must be given
+  bool plan = true;      ///< --plan and --ds
+  bool rank = false;     ///< --rank
+};
+void add_common_inputs(CLI::App& app, InputOptions& options, InputOffer offer = {});
+
+/// Whose bytes?
+struct RankChoice {
+  enum class Kind : std::uint8_t { hottest, mean, one };
+  Kind kind = Kind::hottest;
+  int rank = 0;
+};
+
+/// All files read and checked against each other.
+class Inputs {
+ public:
+  /// @throws MachineError if a file is missing or unreadable
+  explicit Inputs(InputOptions options);
+
+  const InputOptions& options() const { return options_; }
+  const std::optional<ModelSpec>& model() const { return model_; }
+  const std::optional<ClusterSpec>& cluster() const { return cluster_; }
+  const CheckReport& report() const { return report_; }
+  const RankChoice& rank() const { return rank_; }
+  /// Of all files, with those of the command line first.
+  const Diagnostics& diagnostics() const { return diagnostics_; }
+
+  /// The scenario; needs model and cluster, and no errors.
+  Scenario scenario() const;
+
+  /// The scenario with further keys ("micro_batch=1") set over; a larger world grows the cluster.  The reasons, if that is
+  /// refused.
+  Result<Scenario> with(const std::vector<std::string>& sets) const;
+
+ private:
+  CheckReport check(const std::vector<std::string>& further_sets, const ClusterSpec* cluster) const;
+  void read_command_line();
+  void read_files();
+
+  InputOptions options_;
+  std::vector<std::string> sets_;
+  std::shared_ptr<const SourceFile> plan_file_;
+  bool is_ds_config_ = false;
+  std::optional<ModelSpec> model_;
+  std::optional<ClusterSpec> cluster_;
+  std::optional<Bytes> host_memory_;
+  RankChoice rank_;
+  CheckReport report_;
+  Diagnostics diagnostics_;
+};
+
+/// A cluster of the same kind with at least `gpus` GPUs: more nodes, and fuller ones where its device stands in servers of
+/// eight and it is one smaller node.
+ClusterSpec grown(const ClusterSpec& cluster, int gpus);
+
+/// Prints diagnostics on standard error.
+/// @param least notes are left out with Severity::warning, warnings too with Severity::error
+void print_diagnostics(const Diagnostics& diagnostics, Severity least = Severity::warning);
+
+/// For commands that need a whole scenario: the inputs with what is wrong or remarkable in them printed on standard error;
+/// nothing if there are errors, which are then an object on standard output too where --json was asked for.
+std::optional<Inputs> load_scenario(const InputOptions& options);
+
+}  // namespace plimsoll

@@ -1,0 +1,104 @@
+// Short descriptions for people (planner/cli/in_words.hpp).
+#include "planner/cli/in_words.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "planner/base/format.hpp"
+
+namespace plimsoll {
+namespace {
+
+std::string engine_in_words(const Plan& plan) {
+  switch (plan.engine) {
+    case Engine::deepspeed: return fmt::format("deepspeed {} ZeRO-{}", plan.engine_version, plan.zero.stage);
+    case Engine::plimsoll: return fmt::format("plimsoll ZeRO-{}", plan.zero.stage);
+    case Engine::fsdp2:
+      return fmt::format("fsdp2 {}{}", plan.engine_version,
+                         plan.fsdp.reshard_after_forward ? "" : " without resharding");
+    case Engine::ddp: return fmt::format("ddp {}", plan.engine_version);
+  }
+  return {};
+}
+
+}  // namespace
+
+const char* name_of(Severity severity) {
+  switch (severity) {
+    case Severity::error: return "error";
+    case Severity::warning: return "warning";
+    case Severity::note: return "note";
+  }
+  return "";
+}
+
+Colour colour_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::fits: return Colour::green;
+    case Verdict::tight: return Colour::yellow;
+    case Verdict::oom: return Colour::red;
+  }
+  return Colour::none;
+}
+
+std::string scenario_in_words(const Scenario& scenario) {
+  const Plan& plan = scenario.plan;
+  std::string text = fmt::format("{} on {} x {}, {}", scenario.model.name, plan.world_size,
+                                 scenario.cluster.device.name, engine_in_words(plan));
+  if (plan.expert_parallel > 1) text += fmt::format(", ep {}", plan.expert_parallel);
+  text += fmt::format(", micro-batch {} x {} tokens", plan.micro_batch, plan.sequence);
+  if (plan.gradient_accumulation > 1) text += fmt::format(" x {} accumulated", plan.gradient_accumulation);
+  text += fmt::format(", {}", name_of(plan.precision));
+  if (plan.recompute.every == 1) text += ", full recompute";
+  if (plan.recompute.every > 1) text += fmt::format(", every {} layers recomputed", plan.recompute.every);
+  if (plan.offload.optimizer != OffloadDevice::none)
+    text += fmt::format(", optimizer on {}", name_of(plan.offload.optimizer));
+  if (plan.offload.parameters != OffloadDevice::none)
+    text += fmt::format(", parameters on {}", name_of(plan.offload.parameters));
+  if (plan.compile) text += ", compiled";
+  return text;
+}
+
+std::string peak_op_in_words(const Evaluation& evaluation) {
+  const RankProgram& program = evaluation.rank_program();
+  const OpId id = evaluation.ledger.replay.peak_op;
+  if (id >= program.ops.size()) return {};
+  const Op& op = program.ops[id];
+  const auto* alloc = std::get_if<Alloc>(&op.action);
+  std::string text = alloc != nullptr ? program.buffers[alloc->buffer].name : op.role;
+  if (op.layer >= 0) text += fmt::format(", layer {}", op.layer);
+  return text;
+}
+
+std::vector<std::string> notes_on(const Scenario& scenario) {
+  const Plan& plan = scenario.plan;
+  if (plan.expert_parallel == 1 || plan.engine == Engine::ddp) return {};
+  const int edp = plan.expert_data_parallel();
+  if (edp == 1)
+    return {fmt::format(
+        "Experts: ep {} is all of data parallel {}, so edp = 1: ZeRO shards no expert state, each rank holds "
+        "whole optimizer states of its experts.",
+        plan.expert_parallel, plan.world_size)};
+  return {fmt::format(
+      "Experts: each rank holds 1/{} of them; their states are sharded over edp = {}, the dense ones over dp = {}.",
+      plan.expert_parallel, edp, plan.world_size)};
+}
+
+std::string gibibytes(Bytes bytes) { return fmt::format("{:.2f}", static_cast<double>(bytes.count) / (1 << 30)); }
+
+std::string count_in_words(const Diagnostics& diagnostics) {
+  const auto count = [&](Severity severity) {
+    return std::count_if(diagnostics.begin(), diagnostics.end(),
+                         [&](const Diagnostic& d) { return d.severity == severity; });
+  };
+  std::string text;
+  for (const Severity severity : {Severity::error, Severity::warning}) {
+    const auto number = count(severity);
+    if (number == 0) continue;
+    text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", number, name_of(severity), number == 1 ? "" : "s");
+  }
+  return text;
+}
+
+}  // namespace plimsoll

@@ -1,0 +1,33 @@
+// How are the parts of an answer called, in terminals and JSON alike?
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planner/base/diagnostic.hpp"
+#include "planner/cli/evaluate.hpp"
+#include "planner/cli/terminal.hpp"
+
+namespace plimsoll {
+
+const char* name_of(Severity severity);
+
+/// Green, yellow or red.
+Colour colour_of(Verdict verdict);
+
+/// "mixtral-8x7b on 8 x h100, deepspeed ZeRO-3, ep 8, micro-batch 1 x 4096 tokens, bf16"
+std::string scenario_in_words(const Scenario& scenario);
+
+/// The allocation at which a steady step's peak is reached: "loss.fp32 logits, layer 31".
+std::string peak_op_in_words(const Evaluation& evaluation);
+
+/// What a reader should know about how this scenario shards: over which ranks the experts' states are (not) spread.
+std::vector<std::string> notes_on(const Scenario& scenario);
+
+/// Always in GiB, for columns that compare: "12.34".
+std::string gibibytes(Bytes bytes);
+
+/// "3 errors, 1 warning"; "" if there is neither.
+std::string count_in_words(const Diagnostics& diagnostics);
+
+}  // namespace plimsoll

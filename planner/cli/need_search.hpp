@@ -1,0 +1,21 @@
+// What is the smallest number of GPUs that runs a model?  What the user states of the plan stays; stage, expert parallelism,
+// recomputation and offload are searched where he leaves them open, at micro-batch 1 unless he states one.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "planner/cli/evaluate.hpp"
+
+namespace plimsoll {
+
+/// One device's answer.
+struct NeedAnswer {
+  std::string device;
+  std::optional<Evaluation> smallest;         ///< nothing: no number of GPUs that was tried runs it
+  std::optional<Evaluation> without_offload;  ///< where the smallest offloads
+};
+
+NeedAnswer find_need(const Inputs& inputs);
+
+}  // namespace plimsoll

@@ -1,0 +1,128 @@
+// What does the program return, and where does it print?  The command line's contract.
+#include <gmock/gmock.h>
+
+#include "tests/unit/cli/program.hpp"
+
+namespace plimsoll::test {
+namespace {
+
+using testing::HasSubstr;
+
+class ExitCode : public testing::Test {
+ protected:
+  TemporaryFile model{small_model};
+};
+
+TEST_F(ExitCode, HelpAndVersionAreZeroOnStandardOutput) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"--help"}, {"--version"}, {"ledger", "--help"}, {"max", "--help"}}) {
+    const Run result = run(arguments);
+    EXPECT_EQ(result.code, 0);
+    EXPECT_FALSE(result.out.empty());
+    EXPECT_EQ(result.err, "");
+  }
+}
+
+TEST_F(ExitCode, EveryCommandsHelpShowsAnExample) {
+  for (const char* command : {"check", "ledger", "volumes", "explain", "max", "need", "diff", "sweep"})
+    EXPECT_THAT(run({command, "--help"}).out, HasSubstr(std::string("plimsoll ") + command)) << command;
+}
+
+TEST_F(ExitCode, UsageIsTwo) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {},
+           {"no-such-command"},
+           {"ledger", "--no-such-option"},
+           {"ledger"},
+           {"ledger", "--model", model.path()},
+           {"max", "hidden_size", "--model", model.path(), "--cluster", "1xh100"},
+           {"check", "--plan", "a.json", "--ds", "b.json"},
+           {"sweep", "micro_batch", "--model", model.path(), "--cluster", "1xh100"}}) {
+    const Run result = run(arguments);
+    EXPECT_EQ(result.code, 2) << (arguments.empty() ? "" : arguments.front());
+    EXPECT_EQ(result.out, "");
+    EXPECT_FALSE(result.err.empty());
+  }
+}
+
+TEST_F(ExitCode, AMistypedCommandIsCorrected) { EXPECT_THAT(run({"ledgr"}).err, HasSubstr("did you mean ledger?")); }
+
+TEST_F(ExitCode, AMissingFileIsThree) {
+  for (const char* option : {"--model", "--cluster", "--plan", "--ds"}) {
+    std::vector<std::string> arguments = {"check", option, "no/such/file.json"};
+    const Run result = run(arguments);
+    EXPECT_EQ(result.code, 3) << option;
+    EXPECT_THAT(result.err, HasSubstr("no/such/file.json"));
+  }
+}
+
+TEST_F(ExitCode, ADirectoryForAFileIsThree) { EXPECT_EQ(run({"check", "--plan", testing::TempDir()}).code, 3); }
+
+TEST_F(ExitCode, WhatCannotBeWrittenIsThree) {
+  const Run result = run({"sweep", "micro_batch=1", "--model", model.path(), "--cluster", "1xh100", "--set",
+                          "engine=ddp", "--chart", "/proc/no/such/chart.svg"});
+  EXPECT_EQ(result.code, 3);
+  EXPECT_THAT(result.err, HasSubstr("chart.svg"));
+}
+
+TEST_F(ExitCode, ASiblingThatIsNotBuiltIsThreeOrRuns) {
+  const Run result = run({"gui", "--version"});
+  EXPECT_TRUE(result.code == 3 || result.code == 0) << result.code;
+}
+
+TEST_F(ExitCode, WhatDoesNotFitIsStillAnAnswer) {
+  const Run result = run(
+      {"ledger", "--model", "llama-3.1-70b", "--cluster", "1xh100", "--set", "engine=ddp", "--set", "sequence=128"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out.substr(0, 3), "oom");
+}
+
+TEST_F(ExitCode, NoPlanThatFitsIsFour) {
+  const auto json = run_json({"max", "micro_batch", "--model", "llama-3.1-70b", "--cluster", "1xh100", "--set",
+                              "engine=ddp", "--set", "sequence=128"},
+                             4);
+  EXPECT_EQ(json["key"], "micro_batch");
+  EXPECT_EQ(json["value"], 0);
+  EXPECT_TRUE(json["plan"].is_null());
+  EXPECT_LT(json["margin_bytes"], 0);
+}
+
+TEST_F(ExitCode, NumbersThatCannotBeAreDiagnostics) {
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{{"--gpus", "0"},
+                                                                                    {"--gpus", "-3"},
+                                                                                    {"--nodes", "0"},
+                                                                                    {"--nodes", "-1"},
+                                                                                    {"--gpus", "4611686018427387904"},
+                                                                                    {"--host-memory", "lots"},
+                                                                                    {"--host-memory", "64"},
+                                                                                    {"--rank", "-1"},
+                                                                                    {"--rank", "coldest"},
+                                                                                    {"--rank", "8"}}) {
+    std::vector<std::string> arguments = {"ledger", "--model", model.path(), "--cluster", "8xh100"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Run result = run(arguments);
+    EXPECT_EQ(result.code, 1) << more[0] << " " << more[1];
+    EXPECT_THAT(result.err, HasSubstr("error[cli.")) << more[0] << " " << more[1];
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST_F(ExitCode, AllFilesAreJudgedAtOnce) {
+  const TemporaryFile plan(R"({"micro_batches": 2, "zero": {"stage": 4}})");
+  const TemporaryFile cluster(R"({"device": "h100", "host": {"memory": 64}})");
+  const TemporaryFile bad_model(R"({"model_type": "llama", "hidden_size": "wide"})");
+  const Run result =
+      run({"ledger", "--model", bad_model.path(), "--cluster", cluster.path(), "--plan", plan.path(), "--gpus", "0"});
+  EXPECT_EQ(result.code, 1);
+  for (const char* pointer : {"/hidden_size", "/host/memory", "/micro_batches", "/zero/stage", "--gpus"})
+    EXPECT_THAT(result.err, HasSubstr(pointer));
+}
+
+TEST_F(ExitCode, JsonOfWrongInputListsTheDiagnostics) {
+  const auto json = run_json({"ledger", "--model", model.path(), "--cluster", "8xh100", "--set", "micro_batch=0"}, 1);
+  ASSERT_EQ(json["diagnostics"].size(), 1);
+  EXPECT_EQ(json["diagnostics"][0]["severity"], "error");
+}
+
+}  // namespace
+}  // namespace plimsoll::test

@@ -1,0 +1,40 @@
+// Runs the built program as a user does, and catches what it prints and returns.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace plimsoll::test {
+
+struct Run {
+  int code = -1;    ///< exit code; 128 + signal if it was killed
+  std::string out;  ///< standard output
+  std::string err;  ///< standard error
+};
+
+Run run(const std::vector<std::string>& arguments);
+
+/// The object on standard output; discarded if it is not exactly one JSON value.
+nlohmann::json run_json(std::vector<std::string> arguments, int expected_code = 0);
+
+/// A file that is gone when the test ends.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& text, const std::string& suffix = ".json");
+  ~TemporaryFile();
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// A Llama of two small layers.
+inline constexpr const char* small_model = R"({"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 1000,
+  "max_position_embeddings": 4096, "tie_word_embeddings": false})";
+
+}  // namespace plimsoll::test
