@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "planner/spec/deepspeed_families.hpp"
 #include "planner/spec/ds_batch.hpp"
 #include "planner/spec/legality_rules.hpp"
-#include "planner/spec/write_plan.hpp"
 
 namespace plimsoll {
 namespace {

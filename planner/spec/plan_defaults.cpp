@@ -7,8 +7,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 
+#include "planner/spec/deepspeed_families.hpp"
 #include "planner/spec/engine_version.hpp"
 #include "planner/spec/plan_draft.hpp"
 
@@ -111,13 +111,11 @@ EngineVersion take_version(PlanDraft& draft) {
   return {};
 }
 
-/// DeepSpeed's default list of leaf classes (MixtralSparseMoeBlock, Qwen2MoeSparseMoeBlock, Qwen3MoeSparseMoeBlock).
 bool is_leaf_by_default(const Plan& plan, const ModelSpec* model) {
-  static constexpr std::array<std::string_view, 3> families = {"mixtral", "qwen2_moe", "qwen3_moe"};
   const bool hf_experts =
       plan.moe.implementation == MoeImplementation::grouped || plan.moe.implementation == MoeImplementation::loop;
   return model != nullptr && hf_experts && plan.engine == Engine::deepspeed && plan.zero.stage == 3 &&
-         std::find(families.begin(), families.end(), model->family) != families.end();
+         is_leaf_family(model->family);
 }
 
 void take_moe(PlanDraft& draft) {

@@ -140,6 +140,20 @@ void read_offload_section(const Node& section, const char* name, const char* dep
   }
 }
 
+/// leaf_module replaces DeepSpeed's own list of leaf classes; what it names is taken for the model's MoE blocks.
+void read_leaf_module(const Node& section, PlanDraft& draft) {
+  const Node* leaf = section.find("leaf_module");
+  if (leaf == nullptr || !leaf->is_object()) return;
+  const auto names_any = [&](const char* key) {
+    const Node* list = leaf->find(key);
+    return list != nullptr && list->is_array() && !list->items().empty();
+  };
+  const bool any = names_any("classes") || names_any("names") || names_any("name_suffixes");
+  if (!any && leaf->find("classes") == nullptr) return;
+  draft.plan.moe.leaf = any;
+  draft.state("/moe/leaf", *leaf);
+}
+
 /// Features that change bytes or messages and that nothing computes yet.
 void refuse_unbuilt(const Node& section, PlanDraft& draft) {
   const auto refuse = [&](const Node& value, const char* what) {
@@ -205,6 +219,7 @@ void read_zero(const Node& section, PlanDraft& draft) {
     draft.report(Severity::error, "ds.removed", legacy->place(),
                  fmt::format("{}: DeepSpeed raises an exception, the old stage 1 is gone", legacy->pointer()),
                  "leave it out");
+  read_leaf_module(section, draft);
   refuse_unbuilt(section, draft);
 }
 

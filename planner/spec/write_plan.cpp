@@ -8,6 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "planner/spec/deepspeed_families.hpp"
+
 namespace plimsoll {
 namespace {
 
@@ -173,13 +175,6 @@ std::string write_plan_json(const Plan& plan) { return plan_json(plan).dump(2) +
 
 bool same_settings(const Plan& a, const Plan& b) { return plan_json(a) == plan_json(b); }
 
-std::string autoep_preset(const std::string& family) {
-  if (family == "mixtral" || family == "deepseek_v2" || family == "deepseek_v3" || family == "qwen3_moe") return family;
-  if (family == "qwen2_moe") return "qwen3_moe";
-  if (family == "qwen3_5_moe") return "qwen3_5_moe";
-  return {};
-}
-
 std::string write_ds_config(const Plan& plan, const ModelSpec* model) {
   Json json;
   json["train_batch_size"] = plan.micro_batch * plan.gradient_accumulation * plan.world_size;
@@ -188,6 +183,10 @@ std::string write_ds_config(const Plan& plan, const ModelSpec* model) {
   json["bf16"] = {{"enabled", plan.precision == Precision::bf16}};
   if (plan.precision == Precision::fp16) json["fp16"] = {{"enabled", true}};
   json["zero_optimization"] = zero_optimization(plan);
+  const bool hf_experts =
+      plan.moe.implementation == MoeImplementation::grouped || plan.moe.implementation == MoeImplementation::loop;
+  if (plan.zero.stage == 3 && hf_experts && !plan.moe.leaf && model != nullptr && is_leaf_family(model->family))
+    json["zero_optimization"]["leaf_module"] = {{"classes", Json::array()}};
   json["gradient_clipping"] = plan.gradient_clipping;
   const DType model_type = plan.compute_dtype();
   if (plan.gradient_dtype != model_type) json["data_types"] = {{"grad_accum_dtype", name_of(plan.gradient_dtype)}};

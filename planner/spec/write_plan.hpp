@@ -23,7 +23,4 @@ std::string write_ds_config(const Plan& plan, const ModelSpec* model = nullptr);
 /// The overrides ("sequence=4096") that a ds_config.json needs beside it to be this plan.
 std::vector<std::string> beside_ds_config(const Plan& plan);
 
-/// AutoEP's preset_model for a family ("mixtral", "qwen3_moe", ...); empty if it has none.
-std::string autoep_preset(const std::string& family);
-
 }  // namespace plimsoll

@@ -67,6 +67,20 @@ TEST(DsConfig, NamesThePresetOfTheFamily) {
   EXPECT_EQ(write_ds_config(*plan).find("preset_model"), std::string::npos);
 }
 
+TEST(DsConfig, EmptiesTheListOfLeafModulesWhereThePlanWantsNone) {
+  const Result<Plan> plan = read_plan(source(R"({"zero": {"stage": 3}, "moe": {"leaf": false}})"));
+  ASSERT_TRUE(plan);
+  ModelSpec model;
+  model.family = "mixtral";
+  PlanContext context;
+  context.model = &model;
+  context.overrides = {"world_size=1", "sequence=4096"};
+  const Result<Plan> again = read_ds_config(source(write_ds_config(*plan, &model)), context);
+  ASSERT_TRUE(again) << format(again.diagnostics());
+  EXPECT_FALSE(again->moe.leaf);
+  EXPECT_TRUE(again->states("/moe/leaf"));
+}
+
 TEST(Settings, DifferIfOneDoes) {
   const Result<Plan> plan = read_plan(source("{}"));
   Plan other = *plan;
