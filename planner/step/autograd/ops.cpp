@@ -8,7 +8,9 @@ namespace plimsoll::ops {
 void launch(Trace& trace, KernelKind kind, std::initializer_list<const Tensor*> reads, const Tensor& result,
             const char* role) {
   Bytes bytes = result.bytes();
-  for (const Tensor* tensor : reads) bytes += tensor->bytes();
+  for (const Tensor* tensor : reads) {
+    if (tensor) bytes += tensor->bytes();
+  }
   trace.compute(Kernel::pointwise(kind, result.dtype, result.numel(), bytes), reads, {&result}, role);
 }
 
@@ -20,7 +22,14 @@ Variable with_graph(Tensor tensor, NodeRef node) {
   return result;
 }
 
-DType wider(DType a, DType b) { return size_of(a) >= size_of(b) ? a : b; }
+/// Floating types win over integers, then the wider one.
+DType wider(DType a, DType b) {
+  const auto is_integer = [](DType type) {
+    return type == DType::int64 || type == DType::int32 || type == DType::int8 || type == DType::boolean;
+  };
+  if (is_integer(a) != is_integer(b)) return is_integer(a) ? b : a;
+  return size_of(a) >= size_of(b) ? a : b;
+}
 
 KernelKind cast_kind(DType from, DType to) {
   return size_of(to) > size_of(from) ? KernelKind::upcast : KernelKind::vectorized;
@@ -202,7 +211,9 @@ Variable softmax(Autograd& g, const Variable& x, DType dtype, const char* name) 
   NodeRef node = g.make_node({&x}, [](BackwardCall& call) {
     const Tensor kept = call.saved(0);
     call.out[0] = call.trace.empty(kept.shape, kept.dtype, "softmax gradient");
-    launch(call.trace, KernelKind::softmax_backward, {&call.grads[0], &kept}, call.out[0], "softmax backward");
+    const Tensor product = call.trace.empty(kept.shape, kept.dtype, "gradient times softmax");
+    launch(call.trace, KernelKind::vectorized, {&call.grads[0], &kept}, product, "softmax backward");
+    launch(call.trace, KernelKind::softmax_backward, {&product, &kept}, call.out[0], "softmax backward");
   });
   Tensor result = g.trace.empty(x.shape, dtype, name);
   launch(g.trace, KernelKind::softmax, {&x}, result, name);

@@ -44,6 +44,8 @@ struct LinearOptions {
   const char* role = "linear";
 };
 Variable linear(Autograd& g, const Variable& x, Parameter& weight, Parameter* bias, const LinearOptions& options);
+/// The same on fp32 copies of x and of the weight; under autocast the product is cast to bf16 all the same.
+Variable linear_fp32(Autograd& g, const Variable& x, Parameter& weight, const LinearOptions& options);
 
 /// Rows of the table for N indices.  Backward makes the table's full gradient.
 Variable embedding(Autograd& g, const Variable& indices, Parameter& table, const char* name);

@@ -46,23 +46,21 @@ Tensor input_gradient(Autograd& g, const Tensor& dy, const Tensor& weight, const
 
 }  // namespace
 
-Variable linear(Autograd& g, const Variable& x, Parameter& weight, Parameter* bias, const LinearOptions& options) {
-  const bool cast_all = g.autocast && weight.dtype == DType::fp32;
-  const Variable w = cast_all ? autocast_copy(g, weight) : g.leaf(weight);
-  const Variable input = cast_all ? cast(g, x, DType::bf16, "linear input cast") : x;
-  Variable b;
-  if (bias) b = cast_all ? autocast_copy(g, *bias) : g.leaf(*bias);
-  const Shape weight_shape = weight.shape;
+namespace {
+
+/// y = input W^T + b on variables of one type; `parameter`: the weight as the framework's replacement knows it.
+Variable product(Autograd& g, const Variable& input, const Variable& w, const Variable& b, Parameter* parameter,
+                 const LinearOptions& options) {
+  const Shape weight_shape = w.shape;
   const Shape input_shape = input.shape;
   const bool zero3 = options.zero3;
-  const bool has_bias = bias != nullptr;
+  const bool has_bias = static_cast<bool>(b);
   const bool keeps_input = w.requires_grad();
-  const bool keeps_weight = input.requires_grad() && !zero3;
+  const bool keeps_weight = input.requires_grad() && !(zero3 && parameter);
   // What is kept dies in alphabetical order: mat2 (the weight) before self, but mat1 (the input) before mat2.
   const int weight_slot = has_bias && keeps_input ? 1 : 0;
   const int input_slot = !has_bias && keeps_weight ? 1 : 0;
   const char* role = options.role;
-  Parameter* parameter = &weight;
   NodeRef node = g.make_node({&input, &w, &b}, [=, &g](BackwardCall& call) {
     const Tensor& dy = call.grads[0];
     const auto to_weight = [&] {
@@ -72,7 +70,7 @@ Variable linear(Autograd& g, const Variable& x, Parameter& weight, Parameter* bi
     };
     const auto to_input = [&] {
       if (!call.wants(0)) return;
-      const Tensor kept_weight = zero3 ? parameter->data : call.saved(weight_slot);
+      const Tensor kept_weight = zero3 && parameter ? parameter->data : call.saved(weight_slot);
       call.out[0] = input_gradient(g, dy, kept_weight, input_shape, role);
       call.out[0].view = !zero3;  // mm works on 2-D tensors: the 3-D gradient is a view of its result
     };
@@ -89,14 +87,32 @@ Variable linear(Autograd& g, const Variable& x, Parameter& weight, Parameter* bi
   if (keeps_input && input_slot == 0) g.save(node, input.data());
   if (keeps_weight) g.save(node, w);
   if (keeps_input && input_slot == 1) g.save(node, input.data());
-  Tensor result = g.trace.empty(rows_by(input, weight.shape.dim(0)), input.dtype, options.output_name);
+  Tensor result = g.trace.empty(rows_by(input, w.shape.dim(0)), input.dtype, options.output_name);
   g.take_gemm_workspace();
-  const std::int64_t rows = input.numel() / weight.shape.dim(1).size;
-  g.trace.compute(Kernel::gemm(rows, weight.shape.dim(0).size, weight.shape.dim(1).size, input.dtype), {&input, &w, &b},
+  const std::int64_t rows = input.numel() / w.shape.dim(1).size;
+  g.trace.compute(Kernel::gemm(rows, w.shape.dim(0).size, w.shape.dim(1).size, input.dtype), {&input, &w, &b},
                   {&result}, role);
   Variable output{std::move(result)};
   output.grad_fn = std::move(node);
   return output;
+}
+
+}  // namespace
+
+Variable linear(Autograd& g, const Variable& x, Parameter& weight, Parameter* bias, const LinearOptions& options) {
+  const bool cast_all = g.autocast && weight.dtype == DType::fp32;
+  const Variable w = cast_all ? autocast_copy(g, weight) : g.leaf(weight);
+  const Variable input = cast_all ? cast(g, x, DType::bf16, "linear input cast") : x;
+  Variable b;
+  if (bias) b = cast_all ? autocast_copy(g, *bias) : g.leaf(*bias);
+  return product(g, input, w, b, &weight, options);
+}
+
+Variable linear_fp32(Autograd& g, const Variable& x, Parameter& weight, const LinearOptions& options) {
+  if (g.autocast) return linear(g, x, weight, nullptr, options);
+  const Variable input = cast(g, x, DType::fp32, "linear input in fp32");
+  const Variable w = cast(g, g.leaf(weight), DType::fp32, "linear weight in fp32");
+  return product(g, input, w, {}, weight.dtype == DType::fp32 ? &weight : nullptr, options);
 }
 
 Variable embedding(Autograd& g, const Variable& indices, Parameter& table, const char* name) {

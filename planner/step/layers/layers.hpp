@@ -63,6 +63,10 @@ Variable mixture_of_experts(LayerContext& c, MoeModule& module, const Variable& 
                             std::vector<Variable>* router_logits);
 Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable hidden, const RotaryTables& tables,
                        std::vector<Variable>* router_logits);
+/// Final hidden states -> loss: head, cross-entropy, and the auxiliary loss over all layers' router logits, if there are any.
+/// What the model's output holds goes to c.outputs.
+Variable language_loss(LayerContext& c, LinearModule& head, const Variable& hidden,
+                       std::vector<Variable> router_logits);
 /// ids -> loss of one micro-batch (model.forward with labels; only the loss is kept).
 Variable causal_lm_loss(LayerContext& c, TorchModel& model, const Variable& ids);
 

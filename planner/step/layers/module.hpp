@@ -62,13 +62,16 @@ struct MoeModule : Module {
   Parameter* score_correction_bias = nullptr;
   MlpModule shared;
   LinearModule shared_gate;
-  /// Native DeepSpeed MoE: this rank's experts as modules of their own, the layer around them, and with a residual the
-  /// dense expert beside them and the weight that mixes both.
-  std::deque<MlpModule> local_experts;
+  std::deque<MlpModule> local_experts;  ///< experts as modules of their own: those of a loop, this rank's of native MoE
+  /// Native DeepSpeed MoE: the layer around them, and with a residual the dense expert beside them and the weight that
+  /// mixes both.
   Module native_layer;
+  Variable balance_loss;  ///< of the last call, which keeps it and its graph until the next
+  Tensor expert_counts;
   bool has_residual = false;
   MlpModule residual;
   LinearModule coefficient;
+  Module autoep_router;  ///< AutoEP: what holds the router's product
   /// AutoEP's repacked local weights: w1 and w3 [El, I, h], w2 [El, h, I].
   Parameter* w1 = nullptr;
   Parameter* w2 = nullptr;

@@ -126,10 +126,17 @@ class Builder {
       return;
     }
     const Parameter* router = find(Role::router, layer);
-    const Parameter* experts = find(Role::experts_gate_up, layer);
+    const auto looped = parameters_.looped.find(layer);
+    const Parameter* experts =
+        looped != parameters_.looped.end() ? looped->second.front().gate : find(Role::experts_gate_up, layer);
     const bool experts_first = router && experts && experts->index < router->index;
     if (experts_first) fused_experts(module, layer);
-    linear(module.router, "mlp.gate", &module, Role::router, Role::router_bias, layer);
+    if (parameters_.autoep.count(layer) != 0) {
+      add(module.autoep_router, "mlp.router", &module, layer);
+      linear(module.router, "mlp.router.gate", &module.autoep_router, Role::router, Role::router_bias, layer);
+    } else {
+      linear(module.router, "mlp.gate", &module, Role::router, Role::router_bias, layer);
+    }
     module.score_correction_bias = own(module.router, Role::score_correction_bias, layer);
     if (!experts_first) fused_experts(module, layer);
     if (find(Role::shared_gate, layer)) {
@@ -145,6 +152,12 @@ class Builder {
       module.w2 = autoep->second.w2;
       module.w3 = autoep->second.w3;
       module.experts.parameters = {module.w1, module.w2, module.w3};
+      return;
+    }
+    if (const auto looped = parameters_.looped.find(layer); looped != parameters_.looped.end()) {
+      for (const MlpParameters& expert : looped->second) {
+        expert_mlp(module.local_experts.emplace_back(), expert, &module.experts, layer);
+      }
       return;
     }
     module.gate_up = own(module.experts, Role::experts_gate_up, layer);

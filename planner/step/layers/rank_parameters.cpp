@@ -50,6 +50,8 @@ class RankList {
         if (decl.role == Role::gate) add_native(decl);
       } else if (implementation == MoeImplementation::autoep && decl.layer >= 0 && of_autoep(decl)) {
         add_autoep(decl);
+      } else if (implementation == MoeImplementation::loop && decl.layer >= 0 && decl.expert) {
+        add_looped(decl);
       } else {
         found_.by_role[{decl.layer, decl.role}] = &add(decl);
       }
@@ -123,6 +125,17 @@ class RankList {
     native.residual = add_mlp(gate, block + "mlp.", moe.expert_intermediate, moe.expert_bias, false);
     native.coefficient = &add_own(gate, block + "coefficient.weight", Role::other, {2, h}, false);
     native.coefficient_bias = &add_own(gate, block + "coefficient.bias", Role::other, {2}, false);
+  }
+
+  void add_looped(const ParameterDecl& decl) {
+    if (found_.looped.count(decl.layer) != 0) return;
+    const MoeSpec& moe = *scenario_.model.layers[static_cast<std::size_t>(decl.layer)].moe;
+    const std::string block = decl.name.substr(0, decl.name.rfind("experts."));
+    std::vector<MlpParameters>& experts = found_.looped[decl.layer];
+    for (std::int64_t e = 0; e < moe.experts; ++e) {
+      const std::string prefix = fmt::format("{}experts.{}.", block, e);
+      experts.push_back(add_mlp(decl, prefix, moe.expert_intermediate, moe.expert_bias, true));
+    }
   }
 
   /// The router and the experts of a mixture, which AutoEP builds anew; shared experts stay.

@@ -1,4 +1,5 @@
-// Which parameters does one rank compute with?  Those of the model, in construction order, with two changes:
+// Which parameters does one rank compute with?  Those of the model, in construction order, with these changes:
+//   experts in a loop      transformers 4 holds each expert's gate, up and down as parameters of their own
 //   native DeepSpeed MoE   each dense MLP is replaced by a gate and this rank's E / ep copies of that MLP; with a residual
 //                          also by a dense copy and a mixing weight
 //   AutoEP                 the experts become this rank's w1 [El, I, h], w2 [El, h, I], w3 [El, I, h], after the router
@@ -43,6 +44,7 @@ struct RankParameters {
   std::map<std::pair<int, Role>, Parameter*> by_role;  ///< those of the model, by layer (-1: outside the layers)
   std::map<int, NativeMoeParameters> native;           ///< by layer
   std::map<int, AutoEpParameters> autoep;              ///< by layer
+  std::map<int, std::vector<MlpParameters>> looped;    ///< by layer: every expert on its own
 
   Parameter* find(Role role, int layer) const {
     const auto found = by_role.find({layer, role});

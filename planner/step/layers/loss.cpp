@@ -1,0 +1,126 @@
+// The loss of a causal language model and the load-balancing loss of its routers (planner/step/layers/layers.hpp).
+//
+//   full     logits 2 N V, their fp32 copy 4 N V, log-softmax 4 N V (kept); backward two more of 4 N V
+// Source: loss_utils.py and load_balancing_loss_func of transformers 5.17, and allocator traces of real steps.
+#include <algorithm>
+
+#include "planner/step/autograd/ops_routing.hpp"
+#include "planner/step/layers/layers.hpp"
+
+namespace plimsoll {
+
+namespace {
+
+// logits -> mean cross-entropy, labels padded by one instead of shifting the logits.
+Variable cross_entropy(LayerContext& c, const Variable& bf16_logits) {
+  Autograd& g = c.g;
+  const Dim n = c.tokens();
+  const Variable logits = ops::cast(g, bf16_logits, DType::fp32, "logits in fp32");
+  Tensor labels = c.trace.empty({{n.size + c.batch()}}, DType::int64, "padded labels");
+  if (c.batch() > 1) labels = c.trace.empty({n}, DType::int64, "shifted labels");
+  NodeRef softmax_node = g.make_node({&logits}, [](BackwardCall& call) {
+    const Tensor kept = call.saved(0);
+    call.out[0] = call.trace.empty(kept.shape, DType::fp32, "log-softmax gradient");
+    ops::launch(call.trace, KernelKind::log_softmax_backward, {&call.grads[0], &kept}, call.out[0],
+                "log-softmax backward");
+  });
+  Tensor probabilities = c.trace.empty(logits.shape, DType::fp32, "log-softmax");
+  ops::launch(c.trace, KernelKind::log_softmax, {&logits}, probabilities, "log-softmax");
+  g.save(softmax_node, probabilities);
+  Variable log_softmax{std::move(probabilities)};
+  log_softmax.grad_fn = std::move(softmax_node);
+
+  const Shape shape = log_softmax.shape;
+  NodeRef loss_node = g.make_node({&log_softmax}, [shape](BackwardCall& call) {
+    call.out[0] = call.trace.empty(shape, DType::fp32, "nll gradient");
+    ops::launch(call.trace, KernelKind::fill, {}, call.out[0], "nll backward");
+  });
+  Tensor loss = c.trace.empty({}, DType::fp32, "loss");
+  const Tensor weight = c.trace.empty({}, DType::fp32, "loss weight");
+  c.trace.compute(Kernel::pointwise(KernelKind::small, DType::fp32, n.size, Bytes(n.size * 4)), {&log_softmax, &labels},
+                  {&loss}, "nll loss");
+  g.save(loss_node, labels);
+  g.save(loss_node, weight);
+  g.save(loss_node, log_softmax.data());
+  return ops::output_of(std::move(loss), std::move(loss_node));
+}
+
+Tensor small(LayerContext& c, const Shape& shape, DType dtype, const char* name, const Tensor* read) {
+  Tensor tensor = c.trace.empty(shape, dtype, name);
+  ops::launch(c.trace, KernelKind::small, {read}, tensor, name);
+  return tensor;
+}
+
+/// Tokens per expert, added to those of the layers before.  bincount reads the smallest and the largest id on the host.
+void count_experts(LayerContext& c, const Tensor& experts, Dim count, Tensor& total) {
+  for (int i = 0; i < 2; ++i) {
+    const Tensor bound = small(c, {}, DType::int64, "extreme expert id", &experts);
+    c.trace.record(HostSync{}, Lane::host, {&bound}, {}, "bincount");
+  }
+  Tensor sum;
+  {
+    Tensor wide;
+    {
+      const Tensor counts = small(c, {count}, DType::int64, "tokens per expert", &experts);
+      wide = small(c, {count}, DType::fp32, "tokens per expert", &counts);
+    }
+    sum = small(c, {count}, DType::fp32, "tokens per expert", &wide);
+  }
+  total = std::move(sum);
+}
+
+// E sum_e (share of tokens on e) (mean probability of e), over the router logits of all layers.  Every layer's softmax is
+// kept; its top k lives until the next layer's.
+Variable auxiliary_loss(LayerContext& c, const std::vector<Variable>& router_logits) {
+  Autograd& g = c.g;
+  const Dim e = router_logits.front().shape.last();
+  const auto mixture = std::find_if(c.scenario.model.layers.begin(), c.scenario.model.layers.end(),
+                                    [](const LayerSpec& layer) { return layer.moe.has_value(); });
+  const Dim k{mixture->moe->top_k, Symbol::top_k};
+  Variable probability;
+  ops::TopK chosen;
+  Tensor counts = small(c, {e}, DType::fp32, "tokens per expert", nullptr);
+  probability = Variable{small(c, {e}, DType::fp32, "router probability per expert", nullptr)};
+  for (const Variable& logits : router_logits) {
+    Variable scores;
+    {
+      const DType dtype = g.autocast ? DType::fp32 : logits.dtype;
+      const Variable wide = ops::cast(g, logits, dtype, "router logits in fp32");
+      scores = ops::softmax(g, wide, dtype, "auxiliary loss softmax");
+    }
+    chosen = ops::top_k(g, scores, k, "auxiliary loss top k");
+    count_experts(c, chosen.indices, e, counts);
+    Variable sum;
+    {
+      const Variable wide = ops::cast(g, scores, DType::fp32, "router probabilities in fp32");
+      sum = ops::sum_rows(g, wide, "sum of router probabilities");
+    }
+    probability = ops::add(g, probability, sum, "router probability per expert");
+  }
+  const Variable share{small(c, {e}, DType::fp32, "share of tokens per expert", &counts)};
+  const Variable mean = ops::scale(g, probability, "mean router probability");
+  const Variable product = ops::mul(g, share, mean, "auxiliary loss", KernelKind::small);
+  const Variable total = ops::sum_all(g, product, "auxiliary loss");
+  return ops::scale(g, total, "auxiliary loss");
+}
+
+}  // namespace
+
+Variable language_loss(LayerContext& c, LinearModule& head, const Variable& hidden,
+                       std::vector<Variable> router_logits) {
+  Scoped category(c.trace.category, Category::logits_and_loss);
+  const Variable logits = linear(c, head, hidden, "logits");
+  Variable loss = cross_entropy(c, logits);
+  if (!router_logits.empty()) {
+    const Variable balance = auxiliary_loss(c, router_logits);
+    const Variable weighted = ops::scale(c.g, balance, "weighted auxiliary loss");
+    loss = ops::add_in_place(c.g, loss, weighted);
+  }
+  // The output object is cleared from its last field: the loss's logits, then each layer's router logits, the last first.
+  std::reverse(router_logits.begin(), router_logits.end());
+  c.outputs.push_back(logits);
+  std::move(router_logits.begin(), router_logits.end(), std::back_inserter(c.outputs));
+  return loss;
+}
+
+}  // namespace plimsoll

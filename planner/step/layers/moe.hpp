@@ -1,0 +1,18 @@
+// The implementations of a mixture of experts; planner/step/layers/layers.hpp has the one that dispatches on the plan.
+#pragma once
+
+#include "planner/step/layers/layers.hpp"
+
+namespace plimsoll {
+
+/// Hugging Face's block: router, experts (as one grouped product, or expert by expert in a loop), shared experts.
+Variable grouped_mixture(LayerContext& c, MoeModule& module, const Variable& x, std::vector<Variable>* router_logits);
+/// transformers 4's loop over the experts that were hit; x [N, h], weights and experts of each token [N, k].
+Variable looped_experts(LayerContext& c, MoeModule& module, const Variable& x, const Tensor& experts,
+                        const Variable& weights);
+/// Native DeepSpeed MoE: capacity buffers, all-to-alls of equal parts, this rank's experts one after the other.
+Variable native_mixture(LayerContext& c, MoeModule& module, const Variable& x);
+/// DeepSpeed's AutoEP layer: dropless, all-to-alls of uneven parts, one grouped product over the local experts.
+Variable autoep_mixture(LayerContext& c, MoeModule& module, const Variable& x, std::vector<Variable>* router_logits);
+
+}  // namespace plimsoll

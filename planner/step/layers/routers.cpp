@@ -1,0 +1,151 @@
+// Routers (planner/step/layers/routers.hpp).  Source: the router classes of transformers 5.17; softmax routers by the
+// allocator trace of a Mixtral step, the others assumed from the operations they are composed of.
+#include "planner/step/layers/routers.hpp"
+
+#include <string_view>
+
+#include "planner/step/autograd/ops_routing.hpp"
+
+namespace plimsoll {
+
+namespace {
+
+struct RouterKind {
+  enum class Scores : std::uint8_t { softmax, sigmoid, softmax_of_chosen };
+  Scores scores = Scores::softmax;
+  bool fp32_product = false;  ///< input and weight are cast to fp32 before the product
+  bool normalise = true;      ///< the chosen weights are divided by their sum
+  bool scale = false;         ///< and multiplied by routed_scaling_factor
+  bool groups = false;        ///< experts are first limited to the best groups
+};
+
+RouterKind kind_of(const Scenario& scenario, const MoeSpec& spec) {
+  using Scores = RouterKind::Scores;
+  const std::string_view family = scenario.model.family;
+  RouterKind kind;
+  if (family == "gpt_oss") {
+    kind.scores = Scores::softmax_of_chosen;
+    kind.normalise = false;
+  } else if (family == "deepseek_v2") {
+    kind = {Scores::softmax, true, false, true, false};
+  } else if (family == "minimax_m2") {
+    kind.scores = Scores::sigmoid;
+  } else if (spec.score_correction_bias) {  // DeepSeek-V3 and those built on it
+    kind = {Scores::sigmoid, true, true, true, true};
+  } else if (family == "qwen2_moe" || family == "olmoe") {
+    kind.normalise = false;  // norm_topk_prob is false in these configurations
+  }
+  return kind;
+}
+
+/// x W^T (+ b); with `fp32` on fp32 copies of both.
+Variable logits_of(LayerContext& c, MoeModule& module, const Variable& input, bool fp32) {
+  return call_module(c, module.router, input, [&](const Variable& x) {
+    if (!fp32) {
+      return ops::linear(c.g, x, *module.router.weight, module.router.bias,
+                         {c.zero3_linear, "router logits", module.router.name});
+    }
+    return ops::linear_fp32(c.g, x, *module.router.weight, {c.zero3_linear, "router logits", module.router.name});
+  });
+}
+
+/// Keeps only the experts of each token's best groups: the rest of the scores become -inf.  No gradient flows through the
+/// choice of groups.
+Variable limit_to_groups(LayerContext& c, const Variable& scores) {
+  Trace& trace = c.trace;
+  const auto temporary = [&](DType dtype, const char* name) {
+    Tensor tensor = trace.empty(scores.shape, dtype, name);
+    ops::launch(trace, KernelKind::small, {&scores}, tensor, name);
+    return tensor;
+  };
+  const Tensor mask = temporary(DType::fp32, "group mask");
+  Tensor excluded;
+  {
+    const Tensor as_bool = temporary(DType::boolean, "group mask as bool");
+    excluded = temporary(DType::boolean, "excluded experts");
+  }
+  return ops::masked_fill(c.g, scores, excluded, "scores of the best groups");
+}
+
+}  // namespace
+
+RouterOutput run_router(LayerContext& c, MoeModule& module, const Variable& x) {
+  Autograd& g = c.g;
+  const RouterKind kind = kind_of(c.scenario, *module.spec);
+  const Dim k{module.spec->top_k, Symbol::top_k};
+  RouterOutput out;
+  out.logits = logits_of(c, module, x, kind.fp32_product);
+  if (kind.scores == RouterKind::Scores::softmax_of_chosen) {
+    ops::TopK chosen = ops::top_k(g, out.logits, k, "chosen logits");
+    out.weights = ops::softmax(g, chosen.values, out.logits.dtype, "routing weights");
+    out.experts = std::move(chosen.indices);
+    return out;
+  }
+  if (kind.scores == RouterKind::Scores::softmax) {
+    Variable scores;
+    {
+      const Variable wide = ops::cast(g, out.logits, DType::fp32, "router logits in fp32");
+      scores = ops::softmax(g, wide, DType::fp32, "router probabilities");
+    }
+    ops::TopK chosen = ops::top_k(g, scores, k, "chosen probabilities");
+    out.weights = std::move(chosen.values);
+    out.experts = std::move(chosen.indices);
+  } else {
+    const Variable wide = ops::cast(g, out.logits, DType::fp32, "router logits in fp32");
+    const Variable scores = ops::sigmoid(g, wide, "router scores");
+    Scoped no_gradient(g.enabled, false);
+    Variable choice = ops::add_constant(g, scores, "scores for the choice");
+    if (kind.groups) choice = limit_to_groups(c, choice);
+    out.experts = ops::top_k(g, choice, k, "chosen scores").indices;
+    Scoped gradient(g.enabled, true);
+    out.weights = ops::gather_last(g, scores, out.experts, "chosen scores");
+  }
+  if (kind.normalise) {
+    const Variable total = ops::sum_last(g, out.weights, "sum of chosen scores");
+    out.weights = ops::divide_in_place(g, out.weights, total);
+  }
+  if (kind.scale) out.weights = ops::scale(g, out.weights, "scaled routing weights");
+  if (!module.spec->scores_fp32) out.weights = ops::cast(g, out.weights, out.logits.dtype, "routing weights");
+  return out;
+}
+
+RouterOutput run_autoep_router(LayerContext& c, MoeModule& module, const Variable& input,
+                               std::vector<Variable>* router_logits) {
+  RouterOutput out;
+  call_module(c, module.autoep_router, input, [&](const Variable& x) {
+    Autograd& g = c.g;
+    const RouterKind kind = kind_of(c.scenario, *module.spec);
+    const Dim k{module.spec->top_k, Symbol::top_k}, e{module.spec->experts, Symbol::experts};
+    Tensor values;
+    Variable scores = logits_of(c, module, x, false);
+    if (router_logits && !g.recomputing) router_logits->push_back(scores);
+    {
+      Variable wide = ops::cast(g, scores, DType::fp32, "router logits in fp32");
+      scores = kind.scores == RouterKind::Scores::sigmoid ? ops::sigmoid(g, wide, "router scores")
+                                                          : ops::softmax(g, wide, DType::fp32, "router probabilities");
+    }
+    {
+      Scoped no_gradient(g.enabled, false);
+      Variable choice = scores;
+      if (module.spec->score_correction_bias) choice = ops::add_constant(g, choice, "scores for the choice");
+      if (kind.groups) choice = limit_to_groups(c, choice);
+      ops::TopK chosen = ops::top_k(g, choice, k, "chosen scores");
+      values = chosen.values.data();
+      out.experts = std::move(chosen.indices);
+    }
+    out.weights = ops::gather_last(g, scores, out.experts, "weights of chosen experts");
+    if (kind.normalise) {
+      Variable total = ops::sum_last(g, out.weights, "sum of chosen scores");
+      total = ops::add_constant(g, total, "sum of chosen scores");
+      out.weights = ops::divide(g, out.weights, total, "normalised routing weights");
+    }
+    out.weights = ops::scale(g, out.weights, "scaled routing weights");
+    out.counts = c.trace.empty({e}, DType::int32, "rows per expert");
+    const Tensor ones = c.trace.empty(out.experts.shape, DType::int32, "ones");
+    ops::launch(c.trace, KernelKind::small, {&out.experts, &ones}, out.counts, "rows per expert");
+    return out.weights;
+  });
+  return out;
+}
+
+}  // namespace plimsoll

@@ -1,0 +1,24 @@
+// Which experts does each token go to, and with what weights?  The routers of Hugging Face's families, as their modules
+// compose them.
+#pragma once
+
+#include "planner/step/layers/layers.hpp"
+
+namespace plimsoll {
+
+/// What a router hands on: logits [N, E] (for the auxiliary loss), weights and experts of each token [N, k].
+struct RouterOutput {
+  Variable logits;
+  Variable weights;
+  Tensor experts;
+  Tensor counts;  ///< rows per expert, int32 [E]; AutoEP only
+};
+
+/// Runs the router of a mixture of experts on x [N, h].
+RouterOutput run_router(LayerContext& c, MoeModule& module, const Variable& x);
+
+/// AutoEP's own router: scores in fp32, the choice apart from the weights, which are normalised and scaled.
+RouterOutput run_autoep_router(LayerContext& c, MoeModule& module, const Variable& x,
+                               std::vector<Variable>* router_logits);
+
+}  // namespace plimsoll
