@@ -30,6 +30,7 @@ constexpr DsSection section_rows[] = {
     {"/aio", UnknownKeys::ignored, "runtime/swap_tensor/aio_config.py"},
     {"/checkpoint", UnknownKeys::ignored, "runtime/config.py"},
     {"/expert_parallel", UnknownKeys::ignored, "module_inject/auto_ep_config.py"},
+    {"/moe", UnknownKeys::ignored, "nowhere: articles have it, DeepSpeed's training has not"},
     {"/flops_profiler", UnknownKeys::ignored, "profiling/config.py"},
     {"/comms_logger", UnknownKeys::rejected, "comm/config.py"},
     {"/tensorboard", UnknownKeys::rejected, "monitor/config.py"},

@@ -15,6 +15,8 @@
 namespace plimsoll {
 namespace {
 
+constexpr int unknown_limit = 20;  ///< unknown keys reported per section, so that a broken file stays readable
+
 constexpr std::array<std::string_view, 20> resolved_by_trainer = {
     "/train_batch_size",
     "/train_micro_batch_size_per_gpu",
@@ -188,13 +190,17 @@ void lint_section(const Node& object, std::string_view section, DsLint& lint) {
   const DsSection* row = find_section(section);
   const UnknownKeys rule = row == nullptr ? UnknownKeys::not_judged : row->unknown;
   std::vector<const DsKey*> seen;
+  int unknown = 0;
   for (const Node::Member& member : object.members()) {
     const DsKey* key = find_key(section, member.key);
     if (key == nullptr) {
+      if (++unknown > unknown_limit) {
+        if (rule == UnknownKeys::ignored) lint.ignored.insert(member.value->pointer());
+        continue;
+      }
       lint_unknown(member, section, rule, lint);
-      if (section.empty() && member.value->is_object() && member.key == "moe")
-        for (const Node::Member& inner : member.value->members())
-          lint_unknown(inner, "/moe", UnknownKeys::ignored, lint);
+      if (section.empty() && member.key == "moe" && member.value->is_object())
+        lint_section(*member.value, "/moe", lint);
       continue;
     }
     const bool twice = std::find(seen.begin(), seen.end(), key) != seen.end();

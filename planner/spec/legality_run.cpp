@@ -131,7 +131,7 @@ constexpr Rule engine[] = {
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/master_weights", "16-bit master weights under DeepSpeed are not built yet", "master_weights fp32");
      }},
-    {"plan.unsupported", error, "any", "any", "",
+    {"plan.unsupported", error, "any", "any", "nothing computes it yet",
      [](const RuleInput& in) {
        const DType moments = in.plan.optimizer.moments;
        return moments == DType::int8 || (moments != DType::fp32 && in.plan.master_fp32);
@@ -151,7 +151,7 @@ constexpr Rule engine[] = {
        say(in, d, "/optimizer/moments", "PyTorch's AdamW keeps its moments in the type of the parameters, here bf16",
            "moments bf16, or master_weights fp32");
      }},
-    {"plan.unsupported", error, "fsdp2, ddp, plimsoll", "any", "",
+    {"plan.unsupported", error, "fsdp2, ddp, plimsoll", "any", "nothing computes it yet",
      [](const RuleInput& in) {
        return !is_deepspeed(in) && (offloads_optimizer(in.plan) || in.plan.offload.parameters != OffloadDevice::none);
      },
@@ -159,7 +159,7 @@ constexpr Rule engine[] = {
        say(in, d, "/offload", fmt::format("offload under engine {} is not built yet", name_of(in.plan.engine)),
            "use engine deepspeed, or leave it out");
      }},
-    {"plan.unsupported", error, "any", "any", "",
+    {"plan.unsupported", error, "any", "any", "nothing computes it yet",
      [](const RuleInput& in) { return in.plan.lora.has_value() || !in.plan.trainable_patterns.empty(); },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/trainable",

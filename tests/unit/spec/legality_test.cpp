@@ -177,7 +177,7 @@ TEST(Sizes, BeyondTheClusterOrBeyondInt64AreRefused) {
 TEST(Rules, HaveACodeEvidenceAndASeverityEach) {
   for (const Rule& rule : legality_rules()) {
     EXPECT_EQ(rule.severity, Severity::error) << rule.code;
-    EXPECT_STRNE(rule.engines, "") << rule.code;
+    EXPECT_STRNE(rule.evidence, "") << rule.code;
   }
   for (const Rule& rule : trap_rules()) {
     EXPECT_NE(rule.severity, Severity::error) << rule.code;
