@@ -3,72 +3,53 @@
 // Gradients of a rank's partition are kept whole: G = all elements of every parameter that touches it, one buffer for all
 // groups, from the first reduction that brings one to the step, where each group's slices are joined (2 a), cast to fp32
 // (4 a) and stepped with.
-//   stage 1   gradients stay with autograd until the last micro-batch, then are reduced in order of parameters (with
-//             overlap_comm as they become ready)
-//   stage 2   every micro-batch reduces; from the second on it fills a second buffer of 2 G, added into the first
-//   fp32 accumulation, where BF16_Optimizer does not apply: the slices alone, in fp32, added up in place
-//   optimizer on the host: planner/step/engines/deepspeed_offload.hpp
+// At stage 2 every micro-batch from the second on fills a second buffer of 2 G, added into the first.
+// With fp32 accumulation, where BF16_Optimizer does not apply, it is the slices alone, in fp32, added up in place.
 // Source: DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py; the allocator trace of a step, event by event.
-#include <algorithm>
-
 #include "planner/step/autograd/ops.hpp"
 #include "planner/step/engines/deepspeed.hpp"
-#include "planner/step/engines/deepspeed_buckets.hpp"
+#include "planner/step/engines/deepspeed_bucketed.hpp"
 #include "planner/step/engines/deepspeed_checks.hpp"
-#include "planner/step/engines/deepspeed_flat.hpp"
 #include "planner/step/groups.hpp"
 
 namespace plimsoll {
 
 namespace {
 
-class PartitionedJob final : public FlatJob {
+class PartitionedJob final : public BucketedJob {
  public:
   PartitionedJob(const Scenario& scenario, int rank, RankProgram& program)
-      : FlatJob(scenario, rank, program), buckets_(trace_, plan(), groups_) {
-    states_.resize(groups_.size());
-    averaged_.resize(groups_.size());
+      : BucketedJob(scenario, rank, program), averaged_(groups_.size()) {
     for (const OptimizerGroup& group : groups_) {
       for (std::size_t i = 0; i < group.parameters.size(); ++i) {
         if (group.slice(i, group.rank) > 0) kept_elements_ += group.parameters[i]->numel();
       }
     }
-    buckets_.keep = [this](std::size_t group, std::size_t index, const Tensor& gradient) {
-      keep(group, index, gradient);
-    };
   }
 
  private:
   using Pieces = std::vector<Tensor>;  // this rank's slices of one group's gradients
 
-  bool stage2() const { return plan().zero.stage == 2; }
   bool accumulates_fp32() const {
     return plan().gradient_dtype == DType::fp32 && plan().compute_dtype() != DType::fp32;
   }
-  bool reduces_when_ready() const { return stage2() || plan().zero.overlap_comm; }
 
   void initialize_optimizer() override;
-  void before_backward(bool boundary) override;
-  void after_backward(bool boundary) override;
   void optimizer_step() override;
+  void keep(std::size_t group, std::size_t index, const Tensor& gradient) override;
+  void finish_reductions() override;
 
-  void ready(Parameter& parameter, Tensor gradient);
-  void keep(std::size_t group, std::size_t index, const Tensor& gradient);
   void keep_fp32(std::size_t group, std::size_t index, const Tensor& gradient);
-  void finish_reductions();
   void pad(std::size_t group, Pieces& pieces);
   void check_overflow();
   void compute_norms();
   Tensor joined_gradient(std::size_t group);
 
-  GradientBuckets buckets_;
   std::int64_t kept_elements_ = 0;  // G
-  std::int64_t used_ = 0;           // of the buffer being filled
-  bool boundary_ = false;
-  Tensor partition_;              // 2 G of this micro-batch
-  Tensor accumulated_;            // fp32 accumulation: 4 a
-  std::vector<Pieces> arriving_;  // by group, of this micro-batch
-  std::vector<Pieces> averaged_;  // by group, of the step so far
+  Tensor partition_;                // 2 G of this micro-batch
+  Tensor accumulated_;              // fp32 accumulation: 4 a
+  std::vector<Pieces> arriving_;    // by group, of this micro-batch
+  std::vector<Pieces> averaged_;    // by group, of the step so far
 };
 
 // Gradients of zeros are attached to all masters, as if to step with them, and dropped.
@@ -84,41 +65,7 @@ void PartitionedJob::initialize_optimizer() {
     ops::launch(trace_, KernelKind::fill, {}, zeros.back(), "zero gradients");
   }
   for (Tensor& zero : zeros) zero = {};
-  for (Parameter& parameter : model_->parameters_in_order) {
-    parameter.on_gradient = [this](Parameter& p, Tensor gradient) { ready(p, std::move(gradient)); };
-  }
-}
-
-void PartitionedJob::before_backward(bool boundary) { boundary_ = boundary; }
-
-// The gradient hook of a parameter.
-void PartitionedJob::ready(Parameter& parameter, Tensor gradient) {
-  if (!parameter.grad) {
-    parameter.grad = std::move(gradient);
-  } else {
-    ops::launch(trace_, KernelKind::vectorized, {&parameter.grad, &gradient}, parameter.grad, "accumulate gradient");
-    gradient = {};
-  }
-  trace_.host_work(HostWorkKind::zero_grad_hook, 1, "gradient hook");
-  buckets_.set_up();
-  if (reduces_when_ready() && (stage2() || boundary_)) buckets_.add(parameter);
-}
-
-void PartitionedJob::after_backward(bool boundary) {
-  if (!stage2() && !boundary) return;
-  if (!reduces_when_ready()) {
-    std::vector<Parameter*> order;
-    for (const OptimizerGroup& group : groups_) {
-      order = group.parameters;
-      std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->index < b->index; });
-      for (Parameter* parameter : order) {
-        if (parameter->grad) buckets_.add(*parameter);
-      }
-    }
-  }
-  buckets_.reduce();
-  finish_reductions();
-  buckets_.release();
+  hook_gradients();
 }
 
 // A gradient that touches this rank's partition, reduced: copied whole behind the others.
@@ -164,7 +111,6 @@ void PartitionedJob::keep_fp32(std::size_t group, std::size_t index, const Tenso
 
 // The end of a backward's reductions: what came is the step's gradient so far, or is added to it.
 void PartitionedJob::finish_reductions() {
-  if (plan().zero.overlap_comm) trace_.record(HostSync{Lane::reduce}, Lane::host, {}, {}, "end of backward");
   arriving_.resize(groups_.size());
   for (std::size_t i = 0; i < groups_.size() && !accumulates_fp32(); ++i) {
     Pieces pieces;

@@ -1,0 +1,53 @@
+// Gradient hooks and the end of backward at ZeRO stages 1 and 2 (planner/step/engines/deepspeed_bucketed.hpp).
+#include "planner/step/engines/deepspeed_bucketed.hpp"
+
+#include <algorithm>
+
+#include "planner/step/autograd/ops.hpp"
+
+namespace plimsoll {
+
+BucketedJob::BucketedJob(const Scenario& scenario, int rank, RankProgram& program)
+    : FlatJob(scenario, rank, program), buckets_(trace_, plan(), groups_) {
+  states_.resize(groups_.size());
+  buckets_.keep = [this](std::size_t group, std::size_t index, const Tensor& gradient) {
+    keep(group, index, gradient);
+  };
+}
+
+void BucketedJob::hook_gradients() {
+  for (Parameter& parameter : model_->parameters_in_order) {
+    parameter.on_gradient = [this](Parameter& p, Tensor gradient) { ready(p, std::move(gradient)); };
+  }
+}
+
+void BucketedJob::ready(Parameter& parameter, Tensor gradient) {
+  if (!parameter.grad) {
+    parameter.grad = std::move(gradient);
+  } else {
+    ops::launch(trace_, KernelKind::vectorized, {&parameter.grad, &gradient}, parameter.grad, "accumulate gradient");
+    gradient = {};
+  }
+  trace_.host_work(HostWorkKind::zero_grad_hook, 1, "gradient hook");
+  buckets_.set_up();
+  if (reduces_when_ready() && (stage2() || boundary_)) buckets_.add(parameter);
+}
+
+void BucketedJob::after_backward(bool boundary) {
+  if (!stage2() && !boundary) return;
+  if (!reduces_when_ready()) {
+    for (const OptimizerGroup& group : groups_) {
+      std::vector<Parameter*> order = group.parameters;
+      std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->index < b->index; });
+      for (Parameter* parameter : order) {
+        if (parameter->grad) buckets_.add(*parameter);
+      }
+    }
+  }
+  buckets_.reduce();
+  if (plan().zero.overlap_comm) trace_.record(HostSync{Lane::reduce}, Lane::host, {}, {}, "end of backward");
+  finish_reductions();
+  buckets_.release();
+}
+
+}  // namespace plimsoll
