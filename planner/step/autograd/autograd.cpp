@@ -120,16 +120,22 @@ Variable Autograd::leaf(Parameter& parameter) {
       Tensor grad = std::move(call.grads[0]);
       if (parameter.on_gradient) {
         parameter.on_gradient(parameter, std::move(grad));
-      } else if (!parameter.grad) {
-        parameter.grad = std::move(grad);
       } else {
-        const Kernel add = Kernel::pointwise(KernelKind::vectorized, grad.dtype, grad.numel(), grad.bytes() * 3);
-        trace.compute(add, {&parameter.grad, &grad}, {&parameter.grad}, "accumulate gradient");
+        keep_gradient(parameter, std::move(grad));
       }
     };
   }
   variable.grad_fn = parameter.accumulator;
   return variable;
+}
+
+void Autograd::keep_gradient(Parameter& parameter, Tensor grad) {
+  if (!parameter.grad) {
+    parameter.grad = std::move(grad);
+    return;
+  }
+  const Kernel add = Kernel::pointwise(KernelKind::vectorized, grad.dtype, grad.numel(), grad.bytes() * 3);
+  trace.compute(add, {&parameter.grad, &grad}, {&parameter.grad}, "accumulate gradient");
 }
 
 void Autograd::take_gemm_workspace() {

@@ -161,6 +161,9 @@ class Autograd {
   /// The parameter as a graph leaf (its data must be present).
   Variable leaf(Parameter& parameter);
 
+  /// What becomes of a finished gradient unless the parameter says otherwise: kept, or added to an earlier one in place.
+  void keep_gradient(Parameter& parameter, Tensor grad);
+
   /// cuBLAS takes its workspace at the first product of each host thread (forward's, autograd's) and keeps it.
   void take_gemm_workspace();
 

@@ -1,8 +1,9 @@
-// Replicated training: plain PyTorch on one rank, under autocast or wholly in 16 bits, and DistributedDataParallel on more
+// Replicated training: plain PyTorch on one rank, under autocast or wholly in one type, and DistributedDataParallel on more
 // (planner/step/engines/engines.hpp).
-#include <algorithm>
+#include <optional>
 
 #include "planner/step/autograd/ops.hpp"
+#include "planner/step/engines/ddp_reducer.hpp"
 #include "planner/step/engines/engines.hpp"
 #include "planner/step/engines/torch_job.hpp"
 
@@ -27,12 +28,33 @@ class DdpJob final : public TorchJob {
     if (scenario_.model.tied_embeddings) {
       trace_.empty(model_->embedding->shape, DType::fp32, "tied head before it is dropped", Category::temporaries);
     }
-    if (!cast) return;
-    for (Parameter& parameter : model_->parameters_in_order) {
-      Tensor narrow = trace_.empty(parameter.shape, parameter.dtype, parameter.name);
-      ops::launch(trace_, KernelKind::vectorized, {&parameter.data}, narrow, "cast parameter");
-      parameter.data = std::move(narrow);
+    if (cast) {
+      for (Parameter& parameter : model_->parameters_in_order) {
+        Tensor narrow = trace_.empty(parameter.shape, parameter.dtype, parameter.name);
+        ops::launch(trace_, KernelKind::vectorized, {&parameter.data}, narrow, "cast parameter");
+        parameter.data = std::move(narrow);
+      }
     }
+    if (plan().world_size > 1) wrap();
+  }
+
+  void wrap() {
+    std::vector<Parameter*> parameters;
+    for (Parameter& parameter : model_->parameters_in_order) {
+      parameters.push_back(&parameter);
+      parameter.on_gradient = [this](Parameter& owner, Tensor gradient) {
+        autograd_.keep_gradient(owner, std::move(gradient));
+        reducer_->ready(owner);
+      };
+    }
+    reducer_.emplace(trace_, parameters);
+  }
+
+  // Micro-batches before the last run under no_sync.
+  void before_backward(bool boundary) override {
+    if (!reducer_) return;
+    reducer_->begin(boundary);
+    autograd_.final_callbacks.push_back([this] { reducer_->finish(); });
   }
 
   void optimizer_step() override {
@@ -46,8 +68,10 @@ class DdpJob final : public TorchJob {
     if (plan().gradient_clipping > 0) clip_gradients(trace_, gradients);
     adamw_step(trace_, plan().optimizer.implementation, plan().optimizer.moments, tensors, gradients, states_);
     for (Parameter& parameter : model_->parameters_in_order) parameter.grad = {};
+    if (reducer_ && step_ == 0) reducer_->rebuild();  // PyTorch: when the next forward begins
   }
 
+  std::optional<DdpReducer> reducer_;
   std::vector<AdamState> states_;
 };
 
