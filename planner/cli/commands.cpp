@@ -48,6 +48,10 @@ const std::vector<Command>& table() {
       {"sweep", "a table over the values of one or more keys",
        "plimsoll sweep micro_batch=1,2,4,8 zero.stage=2,3 --model llama-3.1-8b --cluster 8xh100 --chart memory.svg",
        declare_sweep},
+      {"validate", "predictions against tables of measured runs: the error of each figure, per row and in all",
+       "plimsoll validate h200_torch.json h200_deepspeed.json --brief\n"
+       "plimsoll validate runs.csv --figure allocated_peak --within 1",
+       declare_validate},
   };
   return commands;
 }

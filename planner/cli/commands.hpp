@@ -39,6 +39,7 @@ std::function<int()> declare_max(CLI::App& app);
 std::function<int()> declare_need(CLI::App& app);
 std::function<int()> declare_diff(CLI::App& app);
 std::function<int()> declare_sweep(CLI::App& app);
+std::function<int()> declare_validate(CLI::App& app);
 
 /// Parses the command line, runs the command, and returns the exit code.
 /// @throws MachineError

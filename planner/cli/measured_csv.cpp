@@ -86,7 +86,8 @@ class CsvReader {
       if (header_[i].text == "id" && !record[i].text.empty()) row.id = record[i].text;
     }
     if (record.size() != header_.size()) {
-      error(row, fmt::format("{} cells, where the header names {} columns", record.size(), header_.size()), "table.csv");
+      error(row, fmt::format("{} cells, where the header names {} columns", record.size(), header_.size()),
+            "table.csv");
       return;
     }
     for (std::size_t i = 0; i < record.size(); ++i) {

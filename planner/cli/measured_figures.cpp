@@ -107,8 +107,7 @@ void FigureReader::take(MeasuredRow& row, std::string_view path, const RawValue&
     const std::size_t dot = rest.find('.');
     const std::string_view phase = rest.substr(0, dot);
     if (phase == moment_before_saving) return;
-    const Column* column =
-        dot == std::string_view::npos ? nullptr : find_column(phase_columns, rest.substr(dot + 1));
+    const Column* column = dot == std::string_view::npos ? nullptr : find_column(phase_columns, rest.substr(dot + 1));
     if (column == nullptr) {
       unknown(row, path, value);
     } else if (column->figure != nullptr) {
@@ -160,7 +159,8 @@ void FigureReader::take_bytes(MeasuredRow& row, std::string figure, const RawVal
       break;
     }
     case RawValue::Kind::other:
-      error(row, value, "table.type", fmt::format("{} is no number", figure), "whole bytes, or a text like \"23.1 GiB\"");
+      error(row, value, "table.type", fmt::format("{} is no number", figure),
+            "whole bytes, or a text like \"23.1 GiB\"");
       return;
   }
   if (bytes < 0 || (is_peak(figure) && bytes < least_peak)) {

@@ -164,9 +164,9 @@ class TableReader {
 
   /// A key that is nearly one of ours; others are the user's own columns.
   void warn_of_slips(const Node& node, const std::string& id) {
-    static const std::vector<std::string> known = {"id",         "cluster",  "model",  "plan",        "ds_config", "process",
-                                                   "parameters", "measured", "phases", "files_bytes", "built_on",  "errors",
-                                                   "notes",      "source"};
+    static const std::vector<std::string> known = {"id",       "cluster",    "model",    "plan",   "ds_config",
+                                                   "process",  "parameters", "measured", "phases", "files_bytes",
+                                                   "built_on", "errors",     "notes",    "source"};
     for (const Node::Member& member : node.members()) {
       if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
       const auto near = nearest(member.key, known);
