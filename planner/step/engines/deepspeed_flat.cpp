@@ -68,9 +68,13 @@ Tensor FlatJob::flatten_on_host(OptimizerGroup& group) {
 
 Tensor FlatJob::make_master(const OptimizerGroup& group, const Tensor& flat) {
   const Shape partition{{group.partition(), Symbol::parameters}};
-  const Tensor clone = trace_.empty(partition, flat.dtype, "clone of the partition", Category::temporaries);
-  ops::launch(trace_, KernelKind::flat_copy, {&flat}, clone, "clone partition");
-  if (flat.dtype == master_dtype()) return clone;
+  const bool as_it_is = flat.dtype == master_dtype();
+  Tensor clone = as_it_is ? trace_.empty(partition, flat.dtype, "master weights", Category::master_weights)
+                          : trace_.empty(partition, flat.dtype, "clone of the partition", Category::temporaries);
+  const std::int64_t n = group.partition();
+  trace_.compute(Kernel::pointwise(KernelKind::flat_copy, flat.dtype, n, clone.bytes() * 2), {&flat}, {&clone},
+                 "clone partition");
+  if (as_it_is) return clone;
   Tensor master = trace_.empty(partition, master_dtype(), "master weights", Category::master_weights);
   ops::launch(trace_, KernelKind::upcast, {&clone}, master, "master weights");
   return master;

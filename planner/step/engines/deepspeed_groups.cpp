@@ -26,6 +26,19 @@ void append(OptimizerGroup& group, Parameter& parameter, bool aligned) {
   group.numel += round_up(parameter.numel(), step);
 }
 
+// Every n-th parameter to the same partition: 0, n, 2n, ..., 1, n + 1, ...
+void deal_round_robin(OptimizerGroup& group, bool aligned) {
+  std::vector<Parameter*> dealt;
+  const auto n = static_cast<std::size_t>(group.ranks);
+  for (std::size_t first = 0; first < n; ++first) {
+    for (std::size_t i = first; i < group.parameters.size(); i += n) dealt.push_back(group.parameters[i]);
+  }
+  group.parameters.clear();
+  group.offsets.clear();
+  group.numel = 0;
+  for (Parameter* parameter : dealt) append(group, *parameter, aligned);
+}
+
 }  // namespace
 
 std::int64_t OptimizerGroup::slice(std::size_t i, std::int64_t owner) const {
@@ -41,7 +54,8 @@ bool on_expert_mesh(const Plan& plan, const Parameter& parameter) {
 }
 
 std::vector<OptimizerGroup> optimizer_groups(const Plan& plan, int rank, std::deque<Parameter>& parameters) {
-  const bool aligned = plan.zero.parameter_alignment;
+  const bool flat = plan.zero.stage == 1 || plan.zero.stage == 2;
+  const bool aligned = flat && plan.zero.parameter_alignment;
   std::vector<OptimizerGroup> groups{empty_group(plan, rank, false)};
   std::int64_t elements = 0;  // of the expert group being filled
   for (Parameter& parameter : parameters) {
@@ -58,6 +72,9 @@ std::vector<OptimizerGroup> optimizer_groups(const Plan& plan, int rank, std::de
     elements += parameter.numel();
   }
   if (groups.front().parameters.empty()) groups.erase(groups.begin());
+  if (flat && plan.zero.round_robin_gradients) {
+    for (OptimizerGroup& group : groups) deal_round_robin(group, aligned);
+  }
   return groups;
 }
 

@@ -21,9 +21,9 @@ inline constexpr std::int64_t expert_group_limit = 178'956'971;
 
 /// One parameter group of the optimizer, and its layout as a flat buffer (stages 1 and 2).
 struct OptimizerGroup {
-  std::vector<Parameter*> parameters;
-  std::vector<std::int64_t> offsets;  ///< of each parameter in the flat buffer, in elements
-  std::int64_t numel = 0;             ///< Psi_g, with the padding between parameters if there is any
+  std::vector<Parameter*> parameters;  ///< in order of the flat buffer: as above, or dealt round robin over the ranks
+  std::vector<std::int64_t> offsets;   ///< of each parameter in the flat buffer, in elements
+  std::int64_t numel = 0;              ///< Psi_g, with the padding between parameters if there is any
   bool expert = false;
   std::int64_t ranks = 1;  ///< n
   std::int64_t rank = 0;   ///< this rank's place among them

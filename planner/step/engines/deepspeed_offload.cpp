@@ -77,7 +77,8 @@ void OffloadedJob::initialize_optimizer() {
     Tensor master;
     {
       const Tensor clone = trace_.empty(partition, narrow, "clone of the partition", Category::temporaries);
-      ops::launch(trace_, KernelKind::flat_copy, {&states_[i].flat}, clone, "clone partition");
+      trace_.compute(Kernel::pointwise(KernelKind::flat_copy, narrow, group.partition(), clone.bytes() * 2),
+                     {&states_[i].flat}, {&clone}, "clone partition");
       const Tensor moved = trace_.host_empty(partition, narrow, "partition on the host", Category::temporaries, false);
       trace_.record(HostCopy{false, false, moved.bytes()}, Lane::compute, {&clone}, {&moved}, "partition to the host");
       master = trace_.host_empty(partition, master_dtype(), "master weights", Category::master_weights, false);

@@ -75,9 +75,9 @@ void ReplicatedJob::build_model() {
   if (scenario_.model.tied_embeddings) build(model_->embedding->shape, "tied head before it is dropped");
   const std::int64_t frequencies = std::max<std::int64_t>(1, scenario_.model.layers.front().attention.head_dim / 2);
   for (const char* name : {"rotary frequencies", "original rotary frequencies"}) {
-    buffers_.push_back(plan().construction == Construction::cpu
-                           ? trace_.host_empty({{frequencies}}, DType::fp32, name, Category::parameters, false)
-                           : trace_.empty({{frequencies}}, DType::fp32, name, Category::parameters));
+    rotary_.push_back(plan().construction == Construction::cpu
+                          ? trace_.host_empty({{frequencies}}, DType::fp32, name, Category::parameters, false)
+                          : trace_.empty({{frequencies}}, DType::fp32, name, Category::parameters));
   }
   if (plan().moe.implementation != MoeImplementation::native) return;
   for (auto& [layer, parameters] : own) insert_native_moe(layer, parameters, replaced_[layer]);
@@ -127,6 +127,11 @@ void ReplicatedJob::replace_by_autoep() {
         on_host ? trace_.host_empty(parameter.shape, parameter.dtype, parameter.name, Category::parameters, false)
                 : build(parameter.shape, parameter.name);
   }
+  for (const DecoderLayerModule& layer : model_->layers) {  // each layer counts its experts' tokens
+    if (!layer.is_moe) continue;
+    const Shape counts{{layer.moe.spec->experts, Symbol::experts}};
+    token_counts_.push_back(trace_.empty(counts, DType::fp32, "tokens per expert", Category::expert_buffers));
+  }
   replaced_.clear();
 }
 
@@ -137,8 +142,8 @@ void ReplicatedJob::place_on_device() {
                   "move parameter to the device");
     parameter.data = std::move(placed);
   }
-  for (Tensor& buffer : buffers_) {
-    buffer = trace_.empty(buffer.shape, buffer.dtype, "rotary frequencies", Category::parameters);
+  for (Tensor& frequencies : rotary_) {
+    frequencies = trace_.empty(frequencies.shape, frequencies.dtype, "rotary frequencies", Category::parameters);
   }
 }
 

@@ -55,7 +55,8 @@ class ReplicatedJob : public TorchJob {
 
   bool on_expert_mesh_ = false;
   Replaced replaced_;
-  std::vector<Tensor> buffers_;  // of modules: rotary frequencies
+  std::vector<Tensor> rotary_;        // frequencies
+  std::vector<Tensor> token_counts_;  // of AutoEP's layers
 };
 
 }  // namespace plimsoll
