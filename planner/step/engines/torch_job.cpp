@@ -24,7 +24,10 @@ TorchJob::TorchJob(const Scenario& scenario, int rank, RankProgram& program)
       trace_(program),
       autograd_(trace_, traits_of(scenario.cluster.device)),
       model_(build_modules(scenario)),
-      layers_{autograd_, trace_, scenario_, nullptr, false, route(scenario, rank), group_id::expert_parallel, {}} {}
+      layers_{autograd_, trace_, scenario_, nullptr, false, route(scenario, rank), group_id::expert_parallel, {}} {
+  // The program outlives the scenario and the model.
+  for (Parameter& parameter : model_->parameters_in_order) parameter.name = trace_.intern(parameter.name);
+}
 
 int TorchJob::mesh_size(const Parameter& parameter) const {
   return parameter.group == 1 ? plan().expert_data_parallel() : plan().world_size;

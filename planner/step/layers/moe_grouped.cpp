@@ -52,7 +52,7 @@ Variable grouped_experts(LayerContext& c, MoeModule& module, const Variable& x, 
   Autograd& g = c.g;
   const Dim n = c.tokens(), k{module.spec->top_k, Symbol::top_k}, e{module.spec->experts, Symbol::experts};
   const Dim r{n.size * k.size, Symbol::rows};
-  const bool input_major = module.gate_up->shape.dim(1).size == c.scenario.model.hidden;
+  const bool input_major = is_input_major(module, c.scenario.model.hidden);
   const auto product = [&](const Variable& rows, Parameter& weight, const Variable& bias, const Tensor& offsets,
                            const char* name) {
     const Variable out = ops::grouped_mm(g, rows, weight, offsets, {input_major, name, "mlp.experts"});

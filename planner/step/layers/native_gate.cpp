@@ -25,6 +25,13 @@ class Gate {
   GateOutput top2();
   GateOutput top_k();
 
+  /// The balance loss and the counts stay with the module until its next call.
+  void hand_over() {
+    logits_ = {};
+    module_.balance_loss = std::move(balance_loss_);
+    module_.expert_counts = std::move(expert_counts_);
+  }
+
  private:
   /// A tensor made by a pointwise kernel from `from`.
   Tensor made(const Shape& shape, DType dtype, const char* name, std::initializer_list<const Tensor*> from) {
@@ -52,8 +59,9 @@ class Gate {
     return reduced(product, {n_}, DType::int64, "location");
   }
   Tensor tokens_where(const Tensor& chosen, const Tensor& indices) {
+    Tensor evicted;
     const Tensor kept = reduced(chosen, {n_}, DType::boolean, "kept tokens");
-    const Tensor evicted = made({n_}, DType::int64, "evicted tokens", {});
+    evicted = made({n_}, DType::int64, "evicted tokens", {});
     return made({n_}, DType::int64, "expert of each token", {&kept, &indices, &evicted});
   }
   Tensor narrow_stack(std::initializer_list<const Tensor*> routes, const char* name) {
@@ -70,7 +78,8 @@ class Gate {
   LayerContext& c_;
   Autograd& g_;
   MoeModule& module_;
-  Variable logits_;
+  Variable logits_, balance_loss_;
+  Tensor expert_counts_;
   Dim n_, k_;
   Shape by_expert_;
 };
@@ -90,16 +99,16 @@ void Gate::balance(const Variable& gates, const Tensor& of, std::int64_t numbers
     loss = ops::sum_all(g_, product, "balance loss");
   }
   for (std::int64_t i = 0; i < numbers; ++i) loss = ops::scale(g_, loss, "balance loss");
-  module_.balance_loss = std::move(loss);
+  balance_loss_ = std::move(loss);
 }
 
 void Gate::count(const Tensor& of) {
-  module_.expert_counts = reduced(of, {by_expert_.last()}, DType::int64, "tokens per expert");
+  expert_counts_ = reduced(of, {by_expert_.last()}, DType::int64, "tokens per expert");
 }
 
 void Gate::agree_on_capacity() {
   if (c_.scenario.plan.moe.drop_tokens) return;
-  const Tensor most = reduced(module_.expert_counts, {}, DType::int64, "largest count");
+  const Tensor most = reduced(expert_counts_, {}, DType::int64, "largest count");
   if (c_.scenario.plan.expert_parallel > 1) {
     c_.trace.collective({CollectiveKind::all_reduce, DType::int64, c_.expert_group, most.bytes(), most.bytes()},
                         {&most}, {&most}, "capacity");
@@ -346,6 +355,7 @@ GateOutput run_native_gate(LayerContext& c, MoeModule& module, const Variable& i
     Gate gate(c, module,
               ops::linear_fp32(c.g, x, *module.router.weight, {c.zero3_linear, "gate logits", module.router.name}));
     out = module.spec->top_k == 1 ? gate.top1() : module.spec->top_k == 2 ? gate.top2() : gate.top_k();
+    gate.hand_over();
     return out.weights;
   });
   return out;
