@@ -1,0 +1,204 @@
+// Closed-form bounds (planner/search/bounds.hpp).  Where an engine or a layer does less than the common form (an engine without a
+// master copy, fused layers, routing that drops tokens), the form takes the least of them.
+#include "planner/search/bounds.hpp"
+
+#include <algorithm>
+
+#include "planner/spec/topology.hpp"
+
+namespace plimsoll {
+namespace {
+
+using enum MoeImplementation;
+
+bool holds_local_experts(MoeImplementation implementation) {
+  return implementation == native || implementation == autoep || implementation == fused;
+}
+bool is_native(const Plan& plan) { return plan.moe.implementation == native && !plan.moe.num_experts.empty(); }
+
+bool is_expert(Role role) {
+  return role == Role::experts_gate_up || role == Role::experts_down || role == Role::experts_gate_up_bias ||
+         role == Role::experts_down_bias;
+}
+bool is_mlp(Role role) {
+  return role == Role::gate || role == Role::up || role == Role::down || role == Role::gate_bias ||
+         role == Role::up_bias || role == Role::down_bias;
+}
+
+/// Weights that every token is multiplied with.
+bool is_product(Role role) {
+  switch (role) {
+    case Role::head:
+    case Role::q:
+    case Role::k:
+    case Role::v:
+    case Role::o:
+    case Role::q_a:
+    case Role::q_b:
+    case Role::kv_a:
+    case Role::kv_b:
+    case Role::gate:
+    case Role::up:
+    case Role::down:
+    case Role::shared_gate:
+    case Role::shared_up:
+    case Role::shared_down: return true;
+    default: return false;
+  }
+}
+
+/// Every token's rows reach some expert, and this rank's experts receive as many as it sends.
+bool rows_are_even(const Plan& plan) {
+  const bool stays = plan.moe.implementation == grouped || plan.moe.implementation == loop;
+  return !is_native(plan) && (stays || plan.routing.kind == Routing::Kind::balanced);
+}
+
+struct Held {
+  std::int64_t dense = 0, expert = 0;
+};
+
+/// Parameters that a rank computes with.
+Held held_by_rank(const ModelSpec& model, const Plan& plan) {
+  Held held;
+  const bool local = holds_local_experts(plan.moe.implementation);
+  for (const ParameterDecl& parameter : model.parameters) {
+    if (is_native(plan) && is_mlp(parameter.role)) continue;  // replaced by experts, which are left out
+    if (local && is_expert(parameter.role))
+      held.expert += parameter.numel / plan.expert_parallel;
+    else
+      held.dense += parameter.numel;
+  }
+  return held;
+}
+
+/// Elements that one token leaves behind in a layer for its backward, beside the residual stream.
+std::int64_t kept_by_layer(const LayerSpec& layer, std::int64_t hidden, const Plan& plan) {
+  std::int64_t kept = 0;
+  const AttentionSpec& attention = layer.attention;
+  if (attention.kind == AttentionSpec::Kind::grouped_query)  // input of the products; q, k, v, output
+    kept += hidden + 2 * attention.q_width() + 2 * attention.kv_width();
+  if (layer.mlp && !is_native(plan)) kept += hidden + 3 * layer.mlp->intermediate;
+  if (layer.moe) {
+    kept += 3 * layer.moe->shared_intermediate;
+    if (rows_are_even(plan)) kept += layer.moe->top_k * 3 * layer.moe->expert_intermediate;
+  }
+  return kept;
+}
+
+bool is_recomputed(const Plan& plan, std::size_t layer) {
+  return plan.recompute.every > 0 && layer % static_cast<std::size_t>(plan.recompute.every) == 0;
+}
+
+}  // namespace
+
+PeakRates published_peaks(const DeviceSpec& device) { return {device.bf16_flops_per_s, device.fp32_flops_per_s, 1}; }
+
+PlanBounds::PlanBounds(const ModelSpec& model, const ClusterSpec& cluster, const PeakRates& peaks, const Plan& plan)
+    : sequence_(plan.sequence) {
+  bound_states(model, cluster, plan);
+  bound_activations(model, plan);
+  bound_compute(model, peaks, plan);
+  bound_exchange(model, cluster, peaks, plan);
+}
+
+// fsdp2 and plimsoll shard everything; their gathered weights are not counted.  ddp shards nothing.
+void PlanBounds::bound_states(const ModelSpec& model, const ClusterSpec& cluster, const Plan& plan) {
+  const Held held = held_by_rank(model, plan);
+  const std::int64_t moments = 2 * size_of(plan.optimizer.moments);
+  const std::int64_t computing =
+      size_of(plan.precision == Precision::bf16_autocast ? DType::fp32 : plan.compute_dtype());
+  const bool has_master = plan.master_fp32 && computing == 2;
+  const std::int64_t all = held.dense + held.expert;
+  const auto sharded = [&](std::int64_t ranks, std::int64_t expert_ranks) {
+    return held.dense / ranks + held.expert / std::max<std::int64_t>(1, expert_ranks);
+  };
+  const std::int64_t own = sharded(plan.world_size, plan.expert_data_parallel());
+  switch (plan.engine) {
+    case Engine::ddp: states_ = Bytes((computing + moments) * all); return;
+    case Engine::fsdp2: {
+      const int shards = plan.world_size / plan.fsdp.replicate;
+      states_ = Bytes(((plan.master_fp32 ? 4 : computing) + moments) * sharded(shards, shards));
+      return;
+    }
+    case Engine::plimsoll: states_ = Bytes((4 + moments) * own); return;
+    case Engine::deepspeed: break;
+  }
+  const int stage = plan.zero.stage;
+  const std::int64_t updated = (stage == 0 ? all : own) * ((has_master ? 4 : 0) + moments);
+  const std::int64_t computed_with = (stage == 3 ? own : all) * computing;
+  const bool on_host = plan.offload.optimizer != OffloadDevice::none;
+  const bool away = plan.offload.parameters != OffloadDevice::none && stage == 3;
+  states_ = Bytes((on_host ? 0 : updated) + (away ? 0 : computed_with));
+  const int ranks = std::min(plan.world_size, cluster.devices_per_node);
+  const double share = stage == 3 ? plan.zero.offload_optimizer_ratio : 1;
+  const std::int64_t kept_on_host = on_host ? static_cast<std::int64_t>(share * static_cast<double>(updated)) : 0;
+  host_ = Bytes(ranks * kept_on_host);
+}
+
+void PlanBounds::bound_activations(const ModelSpec& model, const Plan& plan) {
+  const std::int64_t width = size_of(plan.compute_dtype());
+  std::int64_t elements = 0;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    elements += model.hidden;
+    if (plan.engine == Engine::plimsoll || is_recomputed(plan, i)) continue;
+    elements += kept_by_layer(model.layers[i], model.hidden, plan);
+  }
+  const bool whole_loss = plan.engine != Engine::plimsoll && plan.loss_chunk == 0 && !model.sketch;
+  bytes_per_token_ = Bytes(elements * width + (whole_loss ? 12 * model.vocab : 0));
+}
+
+void PlanBounds::bound_compute(const ModelSpec& model, const PeakRates& peaks, const Plan& plan) {
+  double weights = 0, recomputed = 0, attention = 0;
+  const bool even = rows_are_even(plan);
+  for (const ParameterDecl& parameter : model.parameters) {
+    double passed = 0;
+    if (is_expert(parameter.role) && even && parameter.shape.size() == 3) {
+      const MoeSpec& moe = *model.layers[static_cast<std::size_t>(parameter.layer)].moe;
+      passed = static_cast<double>(parameter.numel) * static_cast<double>(moe.top_k) / static_cast<double>(moe.experts);
+    } else if (is_product(parameter.role) && !(is_native(plan) && is_mlp(parameter.role))) {
+      passed = static_cast<double>(parameter.numel);
+    }
+    if (parameter.role == Role::embedding && model.tied_embeddings) passed = static_cast<double>(parameter.numel);
+    weights += passed;
+    if (parameter.layer >= 0 && is_recomputed(plan, static_cast<std::size_t>(parameter.layer))) recomputed += passed;
+  }
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const AttentionSpec& spec = model.layers[i].attention;
+    if (spec.kind == AttentionSpec::Kind::lightning) continue;
+    const std::int64_t values = spec.value_head_dim > 0 ? spec.value_head_dim : spec.head_dim;
+    const double flops = static_cast<double>(spec.q_heads * (spec.head_dim + values)) * static_cast<double>(sequence_);
+    attention += flops * (is_recomputed(plan, i) ? 4 : 3);
+  }
+  const double flops = 6 * weights + 2 * recomputed + attention;
+  const double peak = plan.precision == Precision::fp32 ? peaks.fp32_flops_per_s : peaks.matrix_flops_per_s;
+  if (peak > 0) seconds_per_token_ = flops / peak;
+}
+
+void PlanBounds::bound_exchange(const ModelSpec& model, const ClusterSpec& cluster, const PeakRates& peaks,
+                                const Plan& plan) {
+  if (plan.expert_parallel <= 1 || !rows_are_even(plan)) return;
+  std::int64_t rows = 0;
+  for (const LayerSpec& layer : model.layers)
+    if (layer.moe) rows += layer.moe->top_k;
+  const std::int64_t sent = 4 * rows * model.hidden * size_of(plan.compute_dtype());
+  const auto shares = tier_share(cluster, group_of_rank(plan.expert_parallel, 1, 0), CollectiveKind::all_to_all);
+  if (!shares) return;
+  const double leaving = static_cast<double>(plan.expert_parallel - 1) / plan.expert_parallel;
+  for (int t = 0; t < tier_count; ++t) {
+    const auto tier = static_cast<Tier>(t);
+    const double bandwidth = bandwidth_per_gpu(cluster, tier).count * peaks.link_speedup;
+    if (bandwidth <= 0) continue;
+    const double seconds = static_cast<double>(sent) * leaving * shares->of(tier) / bandwidth;
+    seconds_per_token_ = std::max(seconds_per_token_, seconds);
+  }
+}
+
+Bytes PlanBounds::device_memory(std::int64_t micro_batch) const {
+  return states_ + bytes_per_token_ * (micro_batch * sequence_);
+}
+
+double PlanBounds::step_seconds(std::int64_t micro_batch, std::int64_t accumulation) const {
+  return seconds_per_token_ * static_cast<double>(micro_batch * sequence_) * static_cast<double>(accumulation);
+}
+
+}  // namespace plimsoll

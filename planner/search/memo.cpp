@@ -1,0 +1,88 @@
+// Lower bounds from what was evaluated (planner/search/memo.hpp).
+#include "planner/search/memo.hpp"
+
+#include <algorithm>
+
+namespace plimsoll {
+namespace {
+
+constexpr const char* without_recomputation = "slower than the same plan with less recomputation, which fits";
+constexpr const char* without_offload = "slower than the same plan with less offload, which fits";
+constexpr const char* with_accumulation = "slower a token than the same plan with more accumulation, which fits";
+
+/// Less recomputation first.
+int share_recomputed(int every) { return every == 0 ? 0 : 1000 / every; }
+
+}  // namespace
+
+Memo::Memo(const Space& space, const SearchOptions& options) : space_(space), options_(options) { list_relatives(); }
+
+void Memo::list_relatives() {
+  const auto& choices = space_.choices();
+  relatives_.resize(choices.size());
+  if (!options_.relatives_bound) return;
+  constexpr int every_options[] = {0, 2, 1};
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    const Choice& choice = choices[i];
+    for (const int every : every_options) {
+      if (share_recomputed(every) > share_recomputed(choice.recompute_every)) continue;
+      for (int offload = 0; offload <= static_cast<int>(choice.offload); ++offload) {
+        Choice relative = choice;
+        relative.recompute_every = every;
+        relative.offload = static_cast<Offloading>(offload);
+        if (relative == choice) continue;
+        if (const auto index = space_.index_of(relative))
+          relatives_[i].push_back(
+              {*index, relative.offload == choice.offload ? without_recomputation : without_offload});
+      }
+    }
+  }
+}
+
+Memo::Layers Memo::layers_of(const CandidateId& id) const {
+  const Choice& choice = space_.choices()[id.choice];
+  return {choice.experts, choice.leaf, choice.expert_parallel, choice.recompute_every, id.micro};
+}
+
+void Memo::add(const CandidateId& id, const Evaluated& evaluated) {
+  evaluated_.insert_or_assign(id, evaluated);
+  if (evaluated.floor_s <= 0) return;
+  double& floor = floors_.try_emplace(layers_of(id), 0).first->second;
+  floor = std::max(floor, evaluated.floor_s);
+}
+
+const Evaluated* Memo::find(const CandidateId& id) const {
+  const auto found = evaluated_.find(id);
+  return found == evaluated_.end() ? nullptr : &found->second;
+}
+
+Lower Memo::lower(const CandidateId& id, double closed_form) const {
+  Lower lower{closed_form, nullptr};
+  const auto take = [&](double step_s, const Evaluated& from, const char* reason) {
+    if (step_s < lower.step_s) return;
+    lower.step_s = step_s;
+    const bool fits = from.judged && from.verdict == Verdict::fits;
+    lower.reason = fits ? reason : nullptr;
+  };
+  const auto accumulation = static_cast<double>(id.accumulation);
+  const auto floor = floors_.find(layers_of(id));
+  if (floor != floors_.end() && floor->second * accumulation > lower.step_s)
+    lower = {floor->second * accumulation, nullptr};
+  for (const Relative& relative : relatives_[id.choice])
+    if (const Evaluated* known = find({relative.choice, id.micro, id.accumulation}))
+      take(known->step_time_s, *known, relative.reason);
+  const Amortisation& rule = options_.amortisation;
+  if (!rule.holds) return lower;
+  const Choice& choice = space_.choices()[id.choice];
+  for (const std::int64_t more : space_.accumulations(choice, space_.micro_batches()[id.micro])) {
+    if (more <= id.accumulation) continue;
+    const Evaluated* known = find({id.choice, id.micro, more});
+    if (!known) continue;
+    const double part = known->step_time_s * accumulation / static_cast<double>(more);
+    const bool may_sag_less = known->step_time_s > rule.sag_from_s && part / rule.sag <= rule.sag_from_s;
+    take(may_sag_less ? part / rule.sag : part, *known, with_accumulation);
+  }
+  return lower;
+}
+
+}  // namespace plimsoll

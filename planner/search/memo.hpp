@@ -1,0 +1,66 @@
+// What is known of candidates so far?  Evaluations, and the lower bounds that follow from them for candidates that are
+// not evaluated: from the same layers under another engine setting, and from relatives that do a part of the work.
+#pragma once
+
+#include <map>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "planner/search/search.hpp"
+
+namespace plimsoll {
+
+/// A candidate of a space: indices of its choice and its micro-batch, and its accumulation.  Ordered: at equal time the
+/// smaller is preferred.
+struct CandidateId {
+  std::uint32_t choice = 0;
+  std::uint16_t micro = 0;
+  std::int64_t accumulation = 1;
+  auto operator<=>(const CandidateId&) const = default;
+};
+
+struct CandidateHash {
+  std::size_t operator()(const CandidateId& id) const {
+    return (static_cast<std::size_t>(id.choice) << 28) ^ (static_cast<std::size_t>(id.micro) << 14) ^
+           static_cast<std::size_t>(id.accumulation);
+  }
+};
+
+/// A lower bound and where it is from.
+struct Lower {
+  double step_s = 0;
+  const char* reason = nullptr;  ///< null: the best plan is faster than it
+};
+
+class Memo {
+ public:
+  Memo(const Space& space, const SearchOptions& options);
+
+  void add(const CandidateId& id, const Evaluated& evaluated);
+  const Evaluated* find(const CandidateId& id) const;
+  const std::unordered_map<CandidateId, Evaluated, CandidateHash>& all() const { return evaluated_; }
+
+  /// A step of that candidate takes at least so long.
+  /// @param closed_form its closed-form bound
+  Lower lower(const CandidateId& id, double closed_form) const;
+
+ private:
+  using Layers = std::tuple<MoeImplementation, bool, int, int, std::uint16_t>;
+  Layers layers_of(const CandidateId& id) const;
+  void list_relatives();
+
+  /// A choice that does a part of what another does.
+  struct Relative {
+    std::uint32_t choice = 0;
+    const char* reason = nullptr;
+  };
+
+  const Space& space_;
+  const SearchOptions& options_;
+  std::unordered_map<CandidateId, Evaluated, CandidateHash> evaluated_;
+  std::map<Layers, double> floors_;
+  std::vector<std::vector<Relative>> relatives_;  ///< by choice
+};
+
+}  // namespace plimsoll

@@ -1,0 +1,297 @@
+// The loop of a branch and bound (planner/search/round.hpp).
+//
+// The queue holds choices, each with the least lower bound of its undecided candidates.  The first is taken, its candidates
+// are judged by what is known by now, and if any is left one micro-batch of it is evaluated: first halving the gap between
+// what fits and what does not, since large micro-batches are fast, then the one with the least bound.  Several choices are
+// taken at once, one a thread, and their results are entered in order, so that the answer does not depend on timing.
+#include "planner/search/round.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+
+namespace plimsoll {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+namespace reason {
+constexpr const char* states = "parameters and optimizer states alone exceed the GPU's memory";
+constexpr const char* activations = "states and what a micro-batch keeps for its backward exceed the GPU's memory";
+constexpr const char* host = "what is offloaded exceeds the node's memory";
+constexpr const char* smaller = "a smaller micro-batch of the same plan already does not fit the GPU";
+constexpr const char* device_breaks = "evaluated: it does not fit the GPU";
+constexpr const char* host_breaks = "evaluated: it does not fit the node's memory";
+constexpr const char* tight = "evaluated: it fits only tightly";
+constexpr const char* bound = "a plan already found is faster than its bound";
+constexpr const char* slower = "evaluated: its step takes longer than that of the best plan";
+constexpr const char* illegal = "refused for the size of its batch";
+constexpr const char* time_up = "not looked at: the time was up";
+constexpr const char* other = "more GPUs or memory than asked for";
+}  // namespace reason
+
+/// The first and the last micro-batch differ from those between, which are all alike.
+std::size_t class_of(std::int64_t accumulation) {
+  return static_cast<std::size_t>(std::min<std::int64_t>(accumulation, 3) - 1);
+}
+
+}  // namespace
+
+double seconds_per_token(const Space& space, const CandidateId& id, double step_s) {
+  const std::int64_t sequences = space.micro_batches()[id.micro] * id.accumulation * space.choices()[id.choice].world;
+  return step_s / (static_cast<double>(sequences) * static_cast<double>(space.asked().plan.sequence));
+}
+
+Round::Round(RoundContext& context, const RoundLimit& limit) : context_(context), limit_(limit) {}
+
+RoundResult Round::run() {
+  open_choices();
+  while (true) {
+    std::vector<Task> tasks = next_tasks();
+    if (tasks.empty()) break;
+    evaluate(tasks);
+    for (Task& task : tasks) {
+      for (std::size_t i = 0; i < task.ids.size(); ++i) context_.memo.add(task.ids[i], task.results[i]);
+    }
+    for (Task& task : tasks) {
+      if (refresh(task.open)) queue_.push(std::move(task.open));
+    }
+    if (context_.options.progress) {
+      const double best = result_.best ? 1 / result_.best_seconds_per_token : 0;
+      context_.options.progress({static_cast<std::int64_t>(context_.memo.all().size()), best, queue_.size()});
+    }
+    if (Clock::now() >= context_.deadline) break;
+  }
+  close_rest();
+  return std::move(result_);
+}
+
+void Round::exclude(const char* why, std::int64_t count) {
+  if (count > 0) result_.excluded[why] += count;
+}
+
+/// Index of the last micro-batch that the closed form does not exclude; -1: none.
+int Round::last_micro_in_memory(const PlanBounds& bounds) const {
+  const auto& sizes = context_.space.micro_batches();
+  const auto beyond = std::partition_point(sizes.begin(), sizes.end(), [&](std::int64_t micro) {
+    return bounds.device_memory(micro) <= limit_.device_memory;
+  });
+  return static_cast<int>(beyond - sizes.begin()) - 1;
+}
+
+void Round::open_choices() {
+  const Space& space = context_.space;
+  const auto& sizes = space.micro_batches();
+  const Bytes host_capacity = space.asked().cluster.host_memory;
+  for (std::uint32_t i = 0; i < space.choices().size(); ++i) {
+    const Choice& choice = space.choices()[i];
+    const PlanBounds& bounds = context_.bounds[i];
+    const auto count = [&](std::size_t from, std::size_t to) {
+      std::int64_t candidates = 0;
+      for (std::size_t m = from; m < to; ++m)
+        candidates += static_cast<std::int64_t>(space.accumulations(choice, sizes[m]).size());
+      return candidates;
+    };
+    if (limit_.world > 0 && choice.world != limit_.world) {
+      exclude(reason::other, count(0, sizes.size()));
+      continue;
+    }
+    if (host_capacity.count > 0 && bounds.host_memory() > host_capacity) {
+      exclude(reason::host, count(0, sizes.size()));
+      continue;
+    }
+    const int last = last_micro_in_memory(bounds);
+    exclude(bounds.states() > limit_.device_memory ? reason::states : reason::activations,
+            count(static_cast<std::size_t>(last + 1), sizes.size()));
+    if (last < 0) continue;
+    Open open;
+    open.choice = i;
+    open.beyond_from.fill(last + 1);
+    const CandidateId first{i, 0, 1};
+    open.bound = seconds_per_token(space, first, bounds.step_seconds(sizes.front(), 1));
+    queue_.push(std::move(open));
+  }
+}
+
+/// Writes down the candidates of a choice, once it is its turn.
+void Round::list(Open& open) {
+  const Space& space = context_.space;
+  open.listed = true;
+  for (int m = 0; m < open.beyond_from[0]; ++m) {
+    const auto micro = static_cast<std::uint16_t>(m);
+    for (const std::int64_t accumulation :
+         space.accumulations(space.choices()[open.choice], space.micro_batches()[micro]))
+      open.live.push_back({open.choice, micro, accumulation});
+  }
+}
+
+bool Round::fits(const Evaluated& evaluated) const {
+  if (!evaluated.judged) return false;
+  if (limit_.caps_peak && evaluated.job_device_peak > limit_.device_memory) return false;
+  return evaluated.verdict == Verdict::fits || (limit_.accept_tight && evaluated.verdict == Verdict::tight);
+}
+
+bool Round::is_beaten(double time, const CandidateId& id) const {
+  if (!result_.best) return false;
+  if (time != result_.best_seconds_per_token) return time > result_.best_seconds_per_token;
+  return id > *result_.best;
+}
+
+/// Takes an evaluation into account.
+void Round::settle(Open& open, const CandidateId& id, const Evaluated& evaluated) {
+  if (evaluated.refused) return exclude(reason::illegal);
+  const auto micro = static_cast<int>(id.micro);
+  if (evaluated.beyond_memory) {
+    for (std::size_t c = class_of(id.accumulation); c < open.beyond_from.size(); ++c)
+      open.beyond_from[c] = std::min(open.beyond_from[c], micro);
+  }
+  const bool holds = !evaluated.judged || evaluated.verdict != Verdict::oom;
+  if (holds) open.fits_up_to = std::max(open.fits_up_to, micro);
+  const double time = seconds_per_token(context_.space, id, evaluated.step_time_s);
+  if (fits(evaluated)) {
+    if (is_beaten(time, id)) return exclude(reason::slower);
+    if (result_.best) exclude(reason::slower);  // the one that was the best so far
+    result_.best = id;
+    result_.best_seconds_per_token = time;
+    return;
+  }
+  if (!evaluated.judged) return exclude(reason::slower);
+  if (evaluated.verdict == Verdict::tight) return exclude(reason::tight);
+  if (evaluated.verdict == Verdict::fits) return exclude(reason::other);
+  exclude(evaluated.host_breaks ? reason::host_breaks : reason::device_breaks);
+}
+
+/// True if the candidate needs no evaluation; else its lower bound.
+bool Round::decide(Open& open, const CandidateId& id, double& lower) {
+  const Evaluated* known = context_.memo.find(id);
+  if (known != nullptr) {
+    const bool enough =
+        known->judged || known->refused || is_beaten(seconds_per_token(context_.space, id, known->step_time_s), id);
+    if (enough) {
+      settle(open, id, *known);
+      return true;
+    }
+  }
+  if (static_cast<int>(id.micro) >= open.beyond_from[class_of(id.accumulation)]) {
+    exclude(reason::smaller);
+    return true;
+  }
+  const std::int64_t micro = context_.space.micro_batches()[id.micro];
+  const Lower found = context_.memo.lower(id, context_.bounds[open.choice].step_seconds(micro, id.accumulation));
+  lower = seconds_per_token(context_.space, id, found.step_s);
+  if (!is_beaten(lower, id)) return false;
+  exclude(found.reason != nullptr ? found.reason : reason::bound);
+  return true;
+}
+
+/// Drops what is decided by now; false if nothing is left.
+bool Round::refresh(Open& open) {
+  if (!open.listed) list(open);
+  double least = std::numeric_limits<double>::infinity();
+  // What was evaluated counts before what is judged by it.
+  std::stable_partition(open.live.begin(), open.live.end(),
+                        [&](const CandidateId& id) { return context_.memo.find(id) != nullptr; });
+  std::erase_if(open.live, [&](const CandidateId& id) {
+    double lower = 0;
+    if (decide(open, id, lower)) return true;
+    least = std::min(least, lower);
+    return false;
+  });
+  open.bound = std::max(open.bound, least);
+  return !open.live.empty();
+}
+
+/// One micro-batch of the choice.
+std::vector<CandidateId> Round::choose(const Open& open) const {
+  std::vector<std::uint16_t> larger;
+  for (const CandidateId& id : open.live)
+    if (static_cast<int>(id.micro) > open.fits_up_to) larger.push_back(id.micro);
+  std::uint16_t micro = open.live.front().micro;
+  if (!larger.empty()) {
+    std::sort(larger.begin(), larger.end());
+    larger.erase(std::unique(larger.begin(), larger.end()), larger.end());
+    micro = larger[larger.size() / 2];
+  } else {
+    double least = std::numeric_limits<double>::infinity();
+    for (const CandidateId& id : open.live) {
+      const double closed =
+          context_.bounds[open.choice].step_seconds(context_.space.micro_batches()[id.micro], id.accumulation);
+      const double lower = seconds_per_token(context_.space, id, context_.memo.lower(id, closed).step_s);
+      if (lower < least) micro = id.micro;
+      least = std::min(least, lower);
+    }
+  }
+  std::vector<CandidateId> ids;
+  for (const CandidateId& id : open.live)
+    if (id.micro == micro) ids.push_back(id);
+  // Where more accumulation bounds less, the most of it decides about the rest.
+  if (context_.options.amortisation.holds && ids.size() > 1) {
+    const auto most = *std::max_element(ids.begin(), ids.end());
+    ids = {most};
+  }
+  return ids;
+}
+
+std::vector<Round::Task> Round::next_tasks() {
+  std::vector<Task> tasks;
+  while (tasks.size() < static_cast<std::size_t>(std::max(1, context_.options.threads)) && !queue_.empty()) {
+    Open open = queue_.top();
+    queue_.pop();
+    const double before = open.bound;
+    if (!refresh(open)) continue;
+    if (open.bound > before) {
+      queue_.push(std::move(open));
+      continue;
+    }
+    Task task;
+    task.ids = choose(open);
+    task.open = std::move(open);
+    tasks.push_back(std::move(task));
+  }
+  return tasks;
+}
+
+void Round::evaluate(std::vector<Task>& tasks) const {
+  const Space& space = context_.space;
+  const double best = result_.best ? result_.best_seconds_per_token : std::numeric_limits<double>::infinity();
+  std::vector<std::exception_ptr> failures(tasks.size());
+  const auto work = [&](std::size_t index) {
+    Task& task = tasks[index];
+    try {
+      Scenario scenario{space.asked().model, space.asked().cluster, {}};
+      for (const CandidateId& id : task.ids) {
+        scenario.plan = space.plan(space.choices()[id.choice], space.micro_batches()[id.micro], id.accumulation);
+        if (!space.is_legal(scenario.plan)) {
+          task.results.emplace_back().refused = true;
+          continue;
+        }
+        const double worth = best / seconds_per_token(space, id, 1);
+        task.results.push_back(context_.evaluate(scenario, worth));
+      }
+    } catch (...) {
+      failures[index] = std::current_exception();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t i = 1; i < tasks.size(); ++i) threads.emplace_back(work, i);
+  work(0);
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+}
+
+/// What is still in the queue was not looked at, or cannot be better.
+void Round::close_rest() {
+  result_.proven = true;
+  result_.least_bound = std::numeric_limits<double>::infinity();
+  while (!queue_.empty()) {
+    Open open = queue_.top();
+    queue_.pop();
+    if (!refresh(open)) continue;
+    result_.proven = false;
+    result_.least_bound = std::min(result_.least_bound, open.bound);
+    exclude(reason::time_up, static_cast<std::int64_t>(open.live.size()));
+  }
+}
+
+}  // namespace plimsoll

@@ -1,0 +1,90 @@
+// One branch and bound: the fastest plan within a limit on GPUs and on memory (planner/search/search.hpp).
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <queue>
+#include <string>
+#include <vector>
+
+#include "planner/search/memo.hpp"
+
+namespace plimsoll {
+
+/// What a round may choose from.
+struct RoundLimit {
+  int world = 0;           ///< GPUs; 0: any
+  Bytes device_memory;     ///< what closed forms are held against
+  bool caps_peak = false;  ///< the job's peak on the device must not be above it either; else the verdict decides
+  bool accept_tight = false;
+};
+
+/// What all rounds share.
+struct RoundContext {
+  const Space& space;
+  const Evaluator& evaluate;
+  const SearchOptions& options;
+  const std::vector<PlanBounds>& bounds;  ///< by choice
+  Memo& memo;
+  std::chrono::steady_clock::time_point deadline;
+};
+
+struct RoundResult {
+  std::optional<CandidateId> best;
+  bool proven = false;
+  double best_seconds_per_token = 0;
+  double least_bound = 0;  ///< where not proven: no undecided candidate takes less time a token
+  std::map<std::string, std::int64_t> excluded;
+};
+
+double seconds_per_token(const Space& space, const CandidateId& id, double step_s);
+
+class Round {
+ public:
+  Round(RoundContext& context, const RoundLimit& limit);
+  RoundResult run();
+
+ private:
+  /// A choice with its undecided candidates.
+  struct Open {
+    std::uint32_t choice = 0;
+    double bound = 0;  ///< seconds per token
+    bool listed = false;
+    std::vector<CandidateId> live;
+    int fits_up_to = -1;             ///< largest micro-batch index found to fit
+    std::array<int, 3> beyond_from;  ///< by accumulation class: from this index on nothing fits
+  };
+  /// Candidates of one choice and micro-batch that are evaluated together.
+  struct Task {
+    Open open;
+    std::vector<CandidateId> ids;
+    std::vector<Evaluated> results;
+  };
+  struct Later {
+    bool operator()(const Open& a, const Open& b) const {
+      return a.bound != b.bound ? a.bound > b.bound : a.choice > b.choice;
+    }
+  };
+
+  void open_choices();
+  void list(Open& open);
+  bool refresh(Open& open);
+  bool decide(Open& open, const CandidateId& id, double& lower);
+  void settle(Open& open, const CandidateId& id, const Evaluated& evaluated);
+  std::vector<CandidateId> choose(const Open& open) const;
+  std::vector<Task> next_tasks();
+  void evaluate(std::vector<Task>& tasks) const;
+  void close_rest();
+  bool fits(const Evaluated& evaluated) const;
+  bool is_beaten(double seconds_per_token, const CandidateId& id) const;
+  void exclude(const char* reason, std::int64_t count = 1);
+  int last_micro_in_memory(const PlanBounds& bounds) const;
+
+  RoundContext& context_;
+  RoundLimit limit_;
+  std::priority_queue<Open, std::vector<Open>, Later> queue_;
+  RoundResult result_;
+};
+
+}  // namespace plimsoll

@@ -1,0 +1,168 @@
+// The rounds of a search and what they found (planner/search/search.hpp).
+//
+// The first round looks for the fastest plan.  Where it finds none that fits, a second one accepts tight plans.  What is left of the budget goes to
+// the front: the fastest plan with half the GPUs, a quarter, ..., and with three quarters, half and a quarter of the best
+// plan's device memory.
+#include "planner/search/search.hpp"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "planner/search/round.hpp"
+
+namespace plimsoll {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::vector<PlanBounds> bounds_of(const Space& space, const PeakRates& peaks) {
+  std::vector<PlanBounds> bounds;
+  bounds.reserve(space.choices().size());
+  const Scenario& asked = space.asked();
+  for (const Choice& choice : space.choices())
+    bounds.emplace_back(asked.model, asked.cluster, peaks, space.plan(choice, space.micro_batches().front(), 1));
+  return bounds;
+}
+
+Found found_of(const Space& space, const CandidateId& id, const Evaluated& evaluated) {
+  Found found;
+  found.choice = space.choices()[id.choice];
+  found.micro_batch = space.micro_batches()[id.micro];
+  found.accumulation = id.accumulation;
+  found.seconds_per_token = seconds_per_token(space, id, evaluated.step_time_s);
+  found.evaluated = evaluated;
+  found.plan = space.plan(found.choice, found.micro_batch, found.accumulation);
+  return found;
+}
+
+/// The evaluated plan that lacks least; where none was evaluated that far, the one whose bound lacks least.
+std::optional<Found> nearest_to_fit(RoundContext& context) {
+  const Space& space = context.space;
+  if (space.choices().empty()) return std::nullopt;
+  std::uint32_t smallest = 0;
+  for (std::uint32_t i = 1; i < context.bounds.size(); ++i)
+    if (context.bounds[i].device_memory(1) < context.bounds[smallest].device_memory(1)) smallest = i;
+  for (std::uint16_t m = 0; m < space.micro_batches().size(); ++m) {
+    const auto accumulations = space.accumulations(space.choices()[smallest], space.micro_batches()[m]);
+    if (accumulations.empty()) continue;
+    const CandidateId id{smallest, m, accumulations.back()};
+    const Evaluated* known = context.memo.find(id);
+    if (known == nullptr || !known->judged) {
+      Scenario scenario = space.asked();
+      scenario.plan = space.plan(space.choices()[smallest], space.micro_batches()[m], id.accumulation);
+      if (space.is_legal(scenario.plan))
+        context.memo.add(id, context.evaluate(scenario, std::numeric_limits<double>::infinity()));
+    }
+    break;
+  }
+  const CandidateId* nearest = nullptr;
+  Bytes margin;
+  for (const auto& [id, evaluated] : context.memo.all()) {
+    if (!evaluated.judged || evaluated.host_breaks) continue;
+    const bool better =
+        nearest == nullptr || evaluated.margin > margin || (evaluated.margin == margin && id < *nearest);
+    if (!better) continue;
+    nearest = &id;
+    margin = evaluated.margin;
+  }
+  if (nearest == nullptr) return std::nullopt;
+  return found_of(space, *nearest, *context.memo.find(*nearest));
+}
+
+/// Further rounds, for plans that give up time for memory or GPUs.
+void look_for_front(RoundContext& context, const RoundLimit& first, const CandidateId& best) {
+  const auto time_is_up = [&] { return Clock::now() >= context.deadline; };
+  std::set<int, std::greater<>> worlds;
+  for (const Choice& choice : context.space.choices()) worlds.insert(choice.world);
+  for (const int world : worlds) {
+    if (time_is_up()) return;
+    if (world == context.space.choices()[best.choice].world) continue;
+    RoundLimit limit = first;
+    limit.world = world;
+    Round(context, limit).run();
+  }
+  const Bytes peak = context.memo.find(best)->job_device_peak;
+  for (const int quarters : {3, 2, 1}) {
+    if (time_is_up()) return;
+    RoundLimit limit = first;
+    limit.world = context.space.choices()[best.choice].world;
+    limit.device_memory = Bytes(peak.count / 4 * quarters);
+    limit.caps_peak = true;
+    Round(context, limit).run();
+  }
+}
+
+std::vector<Found> judged_plans(RoundContext& context) {
+  std::vector<Found> plans;
+  for (const auto& [id, evaluated] : context.memo.all())
+    if (evaluated.judged && evaluated.verdict != Verdict::oom) plans.push_back(found_of(context.space, id, evaluated));
+  std::sort(plans.begin(), plans.end(), [](const Found& a, const Found& b) {
+    const auto key = [](const Found& f) {
+      return std::tuple(f.seconds_per_token, f.choice, f.micro_batch, f.accumulation);
+    };
+    return key(a) < key(b);
+  });
+  return plans;
+}
+
+}  // namespace
+
+std::vector<Found> pareto_front(const std::vector<Found>& plans) {
+  const auto key = [](const Found& f) {
+    return std::array<double, 4>{f.seconds_per_token, static_cast<double>(f.evaluated.job_device_peak.count),
+                                 static_cast<double>(f.choice.world),
+                                 static_cast<double>(f.evaluated.host_per_node.count)};
+  };
+  std::vector<Found> front;
+  for (const Found& plan : plans) {
+    const auto mine = key(plan);
+    const bool beaten = std::any_of(plans.begin(), plans.end(), [&](const Found& other) {
+      if (&other == &plan) return false;
+      const auto theirs = key(other);
+      for (std::size_t i = 0; i < mine.size(); ++i)
+        if (theirs[i] > mine[i]) return false;
+      return theirs != mine || &other < &plan;
+    });
+    if (!beaten) front.push_back(plan);
+  }
+  return front;
+}
+
+SearchResult search_plans(const Space& space, const Evaluator& evaluate, const SearchOptions& options) {
+  const Clock::time_point start = Clock::now();
+  SearchResult result;
+  result.considered = space.size();
+  result.excluded = space.refused();
+  const std::vector<PlanBounds> bounds = bounds_of(space, options.peaks);
+  Memo memo(space, options);
+  const auto budget = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.budget_s));
+  RoundContext context{space, evaluate, options, bounds, memo, start + budget};
+  RoundLimit limit{0, space.asked().cluster.device.memory, false, options.accept_tight};
+  RoundResult round = Round(context, limit).run();
+  if (!round.best && !limit.accept_tight) {
+    limit.accept_tight = true;
+    RoundResult tight = Round(context, limit).run();
+    if (tight.best) round = std::move(tight);
+  }
+  result.proven = round.proven;
+  if (round.best) {
+    if (!round.proven) result.gap = std::max(0.0, 1 - round.least_bound / round.best_seconds_per_token);
+    if (options.want_front) look_for_front(context, limit, *round.best);
+    result.best = found_of(space, *round.best, *memo.find(*round.best));
+  } else {
+    result.nearest = nearest_to_fit(context);
+  }
+  for (const auto& [reason, count] : round.excluded) result.excluded.push_back({reason, count});
+  std::stable_sort(result.excluded.begin(), result.excluded.end(),
+                   [](const Exclusion& a, const Exclusion& b) { return a.count > b.count; });
+  result.judged = judged_plans(context);
+  result.front = pareto_front(result.judged);
+  result.evaluated = static_cast<std::int64_t>(memo.all().size());
+  result.seconds = seconds_since(start);
+  return result;
+}
+
+}  // namespace plimsoll

@@ -1,0 +1,100 @@
+// Which plan is the best?  Best-first branch and bound over the candidates of a Space by time per token.
+//
+// A candidate is never evaluated if it cannot be the answer:
+//   memory   closed forms (planner/search/bounds.hpp); or a smaller micro-batch of the same choice, whose tensors alone are
+//            beyond the GPU
+//   time     lower(c) = max of: closed forms; the layers' own work, measured on any evaluated plan with the same layers; the
+//            time of an evaluated relative, which does a part of what c does (no recomputation, no offload) or spreads the
+//            optimizer over more micro-batches.  c is discarded if lower(c) is not below the best time found.
+// Everything else is evaluated, so that the answer equals that of evaluating all; a search that runs out of time says so and
+// by how much its answer could still be beaten.
+//
+// What evaluates is a parameter: it builds the step program and knows the ledger and the clock.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/account/ledger.hpp"
+#include "planner/search/bounds.hpp"
+#include "planner/search/space.hpp"
+
+namespace plimsoll {
+
+struct Evaluated {
+  double step_time_s = 0;
+  /// Per micro-batch: what any plan takes at least that lays out the same layers at this micro-batch; 0: not known.
+  double floor_s = 0;
+  bool refused = false;  ///< a rule on batch sizes does not allow it; nothing else is known
+  bool judged = false;   ///< the fields below are known
+  Verdict verdict = Verdict::oom;
+  bool host_breaks = false;
+  /// The tensors alone, without an allocator, are beyond the GPU: so are those of larger micro-batches.
+  bool beyond_memory = false;
+  Bytes allocated_peak, device_peak, job_device_peak, host_per_node, margin;
+  std::string bound_by;                   ///< "compute", "host", ...
+  Evidence evidence = Evidence::assumed;  ///< of the time
+};
+
+/// Must be safe to call from several threads.
+/// @param worth_s a step that takes longer need not be judged
+using Evaluator = std::function<Evaluated(const Scenario& scenario, double worth_s)>;
+
+/// An optimizer step of more micro-batches takes no more time a token: T(g) >= T(h) g / h for g < h.  Where clocks sag by
+/// `sag` in steps longer than `sag_from_s`, a shorter step may be that much faster.
+struct Amortisation {
+  bool holds = false;
+  double sag = 1;
+  double sag_from_s = 0;
+};
+
+struct SearchProgress {
+  std::int64_t evaluated = 0;
+  double best_tokens_per_s = 0;  ///< of the whole job; 0: none yet
+  std::size_t open = 0;          ///< choices that are not decided
+};
+
+struct SearchOptions {
+  PeakRates peaks;
+  double budget_s = 8;
+  int threads = 2;
+  bool accept_tight = false;  ///< else plans that fit only tightly count where no other does
+  /// Without recomputation, and without offload, a step takes no longer.
+  bool relatives_bound = true;
+  Amortisation amortisation;
+  bool want_front = true;  ///< use what is left of the budget for the front
+  std::function<void(const SearchProgress&)> progress;
+};
+
+/// A candidate that was evaluated.
+struct Found {
+  Choice choice;
+  std::int64_t micro_batch = 1, accumulation = 1;
+  double seconds_per_token = 0;  ///< of the whole job
+  Evaluated evaluated;
+  Plan plan;
+};
+
+struct SearchResult {
+  std::optional<Found> best;
+  bool proven = false;        ///< equals evaluating every candidate
+  double gap = 0;             ///< where not proven: the share of time by which another plan could be faster at most
+  std::vector<Found> judged;  ///< that fit, or tightly; fastest first
+  /// Of these, no other is as good in time, device memory, GPUs and host memory at once.
+  std::vector<Found> front;
+  std::optional<Found> nearest;  ///< where none fits: that lacks least
+  std::vector<Exclusion> excluded;
+  std::int64_t considered = 0;  ///< candidates of the space
+  std::int64_t evaluated = 0;
+  double seconds = 0;
+};
+
+SearchResult search_plans(const Space& space, const Evaluator& evaluate, const SearchOptions& options);
+
+/// Those that no other beats or equals in every respect.
+std::vector<Found> pareto_front(const std::vector<Found>& plans);
+
+}  // namespace plimsoll
