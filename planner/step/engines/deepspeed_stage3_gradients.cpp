@@ -1,0 +1,277 @@
+// Bucket, flush and partition of gradients (planner/step/engines/deepspeed_stage3_gradients.hpp).
+#include "planner/step/engines/deepspeed_stage3_gradients.hpp"
+
+#include <algorithm>
+
+#include "planner/step/autograd/ops.hpp"
+
+namespace plimsoll::zero3 {
+
+namespace {
+
+// Reductions that the host enqueues ahead of the reduce stream.
+constexpr std::size_t max_outstanding_reductions = 2;
+// Elements of one float64 copy of the norm with a CPU optimizer.
+constexpr std::int64_t norm_chunk = 250'000'000;
+
+Shape flat_shape(std::int64_t elements) { return {{elements, Symbol::parameters}}; }
+
+Kernel pointwise(KernelKind kind, DType dtype, std::int64_t elements, Bytes bytes) {
+  return Kernel::pointwise(kind, dtype, elements, bytes);
+}
+
+}  // namespace
+
+Gradients::Gradients(ShardedParameters& parameters, const Plan& plan)
+    : parameters_(parameters), trace_(parameters.trace()), plan_(plan), targets_(parameters.all().size()) {}
+
+void Gradients::allocate_bucket() {
+  bucket_ = trace_.empty({{plan_.zero.reduce_bucket_size, Symbol::bucket}}, plan_.communication_dtype,
+                         "reduction bucket", Category::communication_buckets);
+}
+
+void Gradients::begin_micro_batch(bool first, bool boundary) {
+  first_micro_batch_ = first;
+  boundary_ = boundary;
+}
+
+void Gradients::ready(Parameter& parameter, Tensor gradient) {
+  trace_.host_work(HostWorkKind::zero3_grad_hook, 1, "gradient hook");
+  add_to_bucket(parameter.index, std::move(gradient));
+}
+
+void Gradients::keep_for_leaf(Parameter& parameter, Tensor gradient) {
+  if (!parameter.grad) {
+    parameter.grad = std::move(gradient);
+    return;
+  }
+  trace_.compute(
+      pointwise(KernelKind::vectorized, gradient.dtype, gradient.numel(), gradient.bytes() * 3),
+      {&parameter.grad, &gradient}, {&parameter.grad}, "accumulate gradient");
+}
+
+void Gradients::leaf_ready(const std::vector<int>& parameters) {
+  for (const int index : parameters) {
+    Parameter& parameter = *parameters_[index].parameter;
+    if (!parameter.trainable) continue;
+    trace_.host_work(HostWorkKind::zero3_grad_hook, 1, "gradient hook");
+    if (!parameter.grad) {
+      parameter.grad = trace_.empty(parameter.shape, parameter.dtype, "gradient of zeros", Category::gradients);
+      trace_.compute(pointwise(KernelKind::fill, parameter.dtype, parameter.numel(), parameter.grad.bytes()), {},
+                     {&parameter.grad}, "gradient of zeros");
+    }
+    add_to_bucket(index, std::exchange(parameter.grad, {}));
+  }
+}
+
+void Gradients::add_to_bucket(int parameter, Tensor gradient) {
+  const Communicator& communicator = parameters_[parameter].communicator;
+  const bool other_group =
+      !entries_.empty() && parameters_[entries_.front().parameter].communicator.index != communicator.index;
+  const std::int64_t room = plan_.zero.reduce_bucket_size - elements_;
+  if (other_group || (elements_ > 0 && gradient.numel() > room)) flush();
+  trace_.wait_for(parameters_.lanes().reduce, Lane::compute);
+  Entry entry{parameter, {}};
+  const std::int64_t numel = gradient.numel();
+  if (plan_.zero.contiguous_gradients && elements_ + numel <= plan_.zero.reduce_bucket_size) {
+    Scoped lane(trace_.lane, parameters_.lanes().reduce);
+    trace_.compute(pointwise(KernelKind::flat_copy, gradient.dtype, numel, gradient.bytes() * 2), {&gradient},
+                   {&bucket_}, "gradient into the bucket");
+    gradient = {};
+  } else {
+    entry.own = std::move(gradient);
+  }
+  entries_.push_back(std::move(entry));
+  elements_ += numel;
+}
+
+void Gradients::wait_for_old_events() {
+  if (events_.size() <= max_outstanding_reductions) return;
+  trace_.wait_for(Lane::host, events_.front());
+  trace_.host_work(HostWorkKind::python, 0, "wait for an earlier reduction");
+  events_.erase(events_.begin());
+}
+
+void Gradients::flush() {
+  if (entries_.empty()) return;
+  wait_for_old_events();
+  Scoped lane(trace_.lane, parameters_.lanes().reduce);
+  Scoped category(trace_.category, Category::communication_buckets);
+  std::sort(entries_.begin(), entries_.end(),
+            [](const Entry& a, const Entry& b) { return a.parameter < b.parameter; });
+  const Communicator communicator = parameters_[entries_.front().parameter].communicator;
+  const bool in_bucket = plan_.zero.contiguous_gradients && elements_ <= plan_.zero.reduce_bucket_size;
+  {
+    const std::vector<Tensor> parts = in_bucket && !plan_.zero.reduce_scatter ? all_reduce_bucket(communicator)
+                                                                             : reduce_scatter(communicator);
+    for (std::size_t i = 0; i < entries_.size(); ++i) partition(parameters_[entries_[i].parameter], parts[i]);
+  }
+  entries_.clear();
+  elements_ = 0;
+  events_.push_back(trace_.next_op() - 1);
+}
+
+void Gradients::collective(CollectiveKind kind, const Communicator& communicator, const Tensor& buffer) {
+  trace_.compute(pointwise(KernelKind::vectorized, buffer.dtype, buffer.numel(), buffer.bytes() * 2), {&buffer},
+                 {&buffer}, "average gradients");
+  if (communicator.ranks == 1) return;
+  trace_.host_work(HostWorkKind::collective_issue, 1, "reduce gradients");
+  Collective action;
+  action.kind = kind;
+  action.dtype = buffer.dtype;
+  action.group = communicator.group;
+  action.full_size = buffer.bytes();
+  trace_.collective(action, {&buffer}, {&buffer}, "reduce gradients");
+}
+
+// One launch per 128 sources; what stands in the bucket is one source.
+void Gradients::interleave(const std::vector<Tensor>& casts, const Tensor& flat) {
+  constexpr std::size_t sources_per_launch = 128;
+  std::vector<const Tensor*> sources;
+  for (const Tensor& cast : casts) sources.push_back(&cast);
+  if (sources.empty()) {
+    const auto in_bucket = [](const Entry& entry) { return !entry.own; };
+    if (std::any_of(entries_.begin(), entries_.end(), in_bucket)) sources.push_back(&bucket_);
+    for (const Entry& entry : entries_) {
+      if (entry.own) sources.push_back(&entry.own);
+    }
+  }
+  const auto launches = static_cast<std::int64_t>(ceil_div(static_cast<std::int64_t>(sources.size()), 128));
+  for (std::size_t first = 0; first < sources.size(); first += sources_per_launch) {
+    const std::size_t last = std::min(sources.size(), first + sources_per_launch);
+    const std::vector<const Tensor*> reads(sources.begin() + static_cast<std::ptrdiff_t>(first),
+                                           sources.begin() + static_cast<std::ptrdiff_t>(last));
+    trace_.compute(pointwise(KernelKind::flat_copy, flat.dtype, flat.numel() / launches, flat.bytes() * 2 / launches),
+                   reads, {&flat}, "interleave gradients");
+  }
+}
+
+// The ranks' parts of all gradients side by side, each padded to n p; the reduced part comes back in place.
+std::vector<Tensor> Gradients::reduce_scatter(const Communicator& communicator) {
+  const DType dtype = plan_.communication_dtype;
+  std::vector<Tensor> casts;
+  std::int64_t padded = 0;
+  for (Entry& entry : entries_) {
+    const ShardedParameter& sharded = parameters_[entry.parameter];
+    padded += sharded.padded();
+    if (dtype == sharded.parameter->dtype) continue;
+    const Tensor& source = entry.own ? entry.own : bucket_;
+    casts.push_back(trace_.empty(flat_shape(sharded.numel()), dtype, "gradient in the communication type"));
+    trace_.compute(pointwise(KernelKind::upcast, dtype, sharded.numel(), casts.back().bytes() * 2), {&source},
+                   {&casts.back()}, "cast gradient");
+  }
+  const ShardedParameter& first = parameters_[entries_.front().parameter];
+  Tensor flat;
+  if (entries_.size() == 1 && first.padded() == first.numel()) {
+    flat = !casts.empty() ? casts.front() : entries_.front().own ? entries_.front().own : bucket_;
+    flat = flat.view_as(flat_shape(padded));
+  } else {
+    flat = trace_.empty(flat_shape(padded), dtype, "interleaved gradients");
+    interleave(casts, flat);
+  }
+  collective(CollectiveKind::reduce_scatter, communicator, flat);
+  casts.clear();
+  std::vector<Tensor> parts;
+  for (const Entry& entry : entries_) {
+    const std::int64_t part = parameters_[entry.parameter].part;
+    Tensor reduced = flat.view_as(flat_shape(part));
+    if (dtype != first.parameter->dtype) {
+      reduced = trace_.empty(flat_shape(part), first.parameter->dtype, "reduced gradient");
+      trace_.compute(pointwise(KernelKind::vectorized, reduced.dtype, part, reduced.bytes() * 3), {&flat}, {&reduced},
+                     "cast reduced gradient");
+    }
+    parts.push_back(std::move(reduced));
+  }
+  return parts;
+}
+
+// Without reduce_scatter: the filled part of the bucket is all-reduced where it is; parts that reach beyond a gradient's end
+// are copied into padded ones.
+std::vector<Tensor> Gradients::all_reduce_bucket(const Communicator& communicator) {
+  const Tensor filled = bucket_.view_as(flat_shape(elements_));
+  collective(CollectiveKind::all_reduce, communicator, filled);
+  std::vector<Tensor> parts;
+  for (const Entry& entry : entries_) {
+    const ShardedParameter& sharded = parameters_[entry.parameter];
+    const std::int64_t begin = std::min(sharded.part * communicator.rank, sharded.numel());
+    const std::int64_t held = std::min(sharded.part, sharded.numel() - begin);
+    Tensor part = bucket_.view_as(flat_shape(sharded.part));
+    if (held != sharded.part) {
+      part = trace_.empty(flat_shape(sharded.part), filled.dtype, "padded gradient");
+      trace_.compute(pointwise(KernelKind::flat_copy, part.dtype, held, part.bytes() * 2), {&filled}, {&part},
+                     "pad gradient");
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+void Gradients::partition(const ShardedParameter& sharded, const Tensor& reduced) {
+  if (!sharded.has_elements()) return;
+  const Target& to = target(sharded.parameter->index);
+  Scoped category(trace_.category, Category::gradients);
+  if (to.kept_gradient) {
+    partition_on_host(sharded, reduced);
+    return;
+  }
+  const Bytes bytes = reduced.bytes() + to.partition.bytes();
+  if (first_micro_batch_) {
+    trace_.compute(pointwise(KernelKind::flat_copy, to.partition.dtype, sharded.part, bytes), {&reduced},
+                   {&to.partition}, "gradient into its partition");
+    return;
+  }
+  Tensor addend = reduced;
+  if (to.partition.dtype != reduced.dtype) {
+    addend = trace_.empty(flat_shape(sharded.part), to.partition.dtype, "gradient in the accumulation type");
+    trace_.compute(pointwise(KernelKind::upcast, addend.dtype, sharded.part, bytes), {&reduced}, {&addend},
+                   "cast reduced gradient");
+  }
+  trace_.compute(pointwise(KernelKind::vectorized, to.partition.dtype, sharded.part, to.partition.bytes() * 3),
+                 {&to.partition, &addend}, {&to.partition}, "add to the gradient partition");
+}
+
+// The partition is in pinned memory: its part comes back to the device to be added to, measured and sent on in fp32.
+void Gradients::partition_on_host(const ShardedParameter& sharded, const Tensor& reduced) {
+  const Target& to = target(sharded.parameter->index);
+  const std::int64_t part = sharded.part;
+  const Lane lane = trace_.lane;
+  const auto copy = [&](bool to_device, const Tensor& from, const Tensor& into, const char* role) {
+    trace_.record(HostCopy{to_device, true, into.bytes()}, lane, {&from}, {&into}, role);
+  };
+  Tensor on_device;
+  if (first_micro_batch_) copy(false, reduced, to.partition, "gradient to the host");
+  on_device = trace_.empty(flat_shape(part), to.partition.dtype, "gradient partition on the device");
+  copy(true, to.partition, on_device, "gradient from the host");
+  if (!first_micro_batch_) {
+    trace_.compute(pointwise(KernelKind::vectorized, on_device.dtype, part, on_device.bytes() * 3),
+                   {&on_device, &reduced}, {&on_device}, "add to the gradient partition");
+    copy(false, on_device, to.partition, "gradient to the host");
+  }
+  if (!boundary_) return;
+  for (std::int64_t done = 0; done < part; done += norm_chunk) {
+    const std::int64_t elements = std::min(norm_chunk, part - done);
+    const Tensor wide = trace_.empty(flat_shape(elements), DType::fp64, "gradient in float64", Category::temporaries);
+    trace_.compute(pointwise(KernelKind::upcast_fp64, DType::fp64, elements, wide.bytes()), {&on_device}, {&wide},
+                   "gradient norm");
+    norms_.push_back(trace_.empty({}, DType::fp64, "gradient norm", Category::temporaries));
+    trace_.compute(pointwise(KernelKind::reduce_norm, DType::fp64, elements, wide.bytes()), {&wide}, {&norms_.back()},
+                   "gradient norm");
+  }
+  const Tensor wide = trace_.empty(flat_shape(part), to.kept_gradient.dtype, "gradient for the optimizer");
+  trace_.compute(pointwise(KernelKind::upcast, wide.dtype, part, wide.bytes() * 2), {&on_device}, {&wide},
+                 "cast gradient");
+  if (!trace_.on_host(to.kept_gradient)) {  // a sub-group that a partial offload keeps on the device
+    trace_.compute(pointwise(KernelKind::flat_copy, wide.dtype, part, wide.bytes() * 2), {&wide}, {&to.kept_gradient},
+                   "gradient for the update");
+    return;
+  }
+  copy(false, wide, to.kept_gradient, "gradient to the CPU optimizer");
+  trace_.record(HostSync{lane}, Lane::host, {}, {}, "gradient to the CPU optimizer");
+}
+
+void Gradients::finish() {
+  flush();
+  trace_.record(HostSync{parameters_.lanes().reduce}, Lane::host, {}, {}, "end of backward");
+}
+
+}  // namespace plimsoll::zero3

@@ -1,0 +1,336 @@
+// Sub-groups, masters and the update at ZeRO stage 3 (planner/step/engines/deepspeed_stage3_optimizer.hpp).
+#include "planner/step/engines/deepspeed_stage3_optimizer.hpp"
+
+#include <algorithm>
+
+#include "planner/step/groups.hpp"
+
+namespace plimsoll::zero3 {
+
+namespace {
+
+Shape flat_shape(std::int64_t elements) { return {{elements, Symbol::parameters}}; }
+
+Kernel pointwise(KernelKind kind, DType dtype, std::int64_t elements, Bytes bytes) {
+  return Kernel::pointwise(kind, dtype, elements, bytes);
+}
+
+}  // namespace
+
+std::vector<SubGroup> sub_groups_of(const std::vector<OptimizerGroup>& groups, ShardedParameters& parameters,
+                                    std::int64_t sub_group_size) {
+  std::vector<SubGroup> result;
+  for (const OptimizerGroup& group : groups) {
+    for (int communicator = 0; communicator < 3; ++communicator) {
+      bool open = false;
+      for (const Parameter* parameter : group.parameters) {
+        const ShardedParameter& sharded = parameters.of(*parameter);
+        if (sharded.communicator.index != communicator) continue;
+        if (!open) result.emplace_back().communicator = sharded.communicator;
+        SubGroup& current = result.back();
+        current.parameters.push_back(parameter->index);
+        current.elements += sharded.part;
+        open = current.elements < sub_group_size;
+      }
+    }
+  }
+  return result;
+}
+
+Optimizer::Optimizer(ShardedParameters& parameters, Gradients& gradients, const Scenario& scenario, int rank,
+                     std::deque<Parameter>& all)
+    : parameters_(parameters),
+      gradients_(gradients),
+      scenario_(scenario),
+      trace_(parameters.trace()),
+      groups_(optimizer_groups(scenario.plan, rank, all)),
+      sub_groups_(sub_groups_of(groups_, parameters, scenario.plan.zero.sub_group_size)) {
+  // A partial offload keeps the first sub-groups on the device, in whole sub-groups.
+  const auto count = static_cast<double>(sub_groups_.size());
+  const auto on_device = static_cast<std::size_t>((1 - plan().zero.offload_optimizer_ratio) * count);
+  for (std::size_t i = 0; i < sub_groups_.size(); ++i) {
+    sub_groups_[i].on_host = plan().offload.optimizer != OffloadDevice::none && i >= on_device;
+    elements_ += sub_groups_[i].elements;
+  }
+}
+
+DType Optimizer::master_dtype() const { return plan().master_fp32 ? DType::fp32 : plan().compute_dtype(); }
+
+void Optimizer::initialize() {
+  if (plan().offload.parameters == OffloadDevice::none) {
+    flatten_on_device();
+  } else {
+    flatten_on_host();
+  }
+  for (SubGroup& group : sub_groups_) make_master(group);
+  zero_gradients();
+  gradients_.allocate_bucket();
+  make_gradient_partition();
+  for (ShardedParameter& sharded : parameters_.all()) {
+    if (!sharded.parameter->trainable) continue;
+    parameters_.gather_now(sharded.parameter->index);
+    parameters_.release(sharded.parameter->index);
+  }
+}
+
+// The parts move through one pageable buffer of the host, so that the device's memory can be given back in between.
+void Optimizer::flatten_on_device() {
+  Scoped category(trace_.category, Category::parameters);
+  const DType dtype = plan().compute_dtype();
+  {
+    const Tensor staging =
+        trace_.host_empty(flat_shape(elements_), dtype, "parameters on their way", Category::parameters, false);
+    for (const SubGroup& group : sub_groups_) {
+      for (const int index : group.parameters) {
+        Tensor& shard = parameters_[index].shard;
+        trace_.record(HostCopy{false, false, shard.bytes()}, trace_.lane, {&shard}, {&staging}, "defragment");
+        shard = {};
+      }
+    }
+    trace_.record(EmptyCache{}, Lane::host, {}, {}, "defragment");
+    const Tensor flat = trace_.empty(flat_shape(elements_), dtype, "flat parameters");
+    trace_.record(HostCopy{true, false, flat.bytes()}, trace_.lane, {&staging}, {&flat}, "defragment");
+    for (const SubGroup& group : sub_groups_) {
+      for (const int index : group.parameters)
+        parameters_[index].shard = flat.view_as(flat_shape(parameters_[index].part));
+    }
+  }
+}
+
+// Pinned whatever the flag says; the parts' own blocks are freed (and stay cached).
+void Optimizer::flatten_on_host() {
+  for (const OptimizerGroup& group : groups_) {
+    std::int64_t elements = 0;
+    for (const Parameter* parameter : group.parameters) elements += parameters_.of(*parameter).part;
+    const Tensor flat =
+        trace_.host_empty(flat_shape(elements), plan().compute_dtype(), "flat parameters", Category::parameters, true);
+    for (const Parameter* parameter : group.parameters) {
+      ShardedParameter& sharded = parameters_.of(*parameter);
+      sharded.shard = flat.view_as(flat_shape(sharded.part));
+    }
+  }
+}
+
+void Optimizer::make_master(SubGroup& group) {
+  Scoped category(trace_.category, Category::master_weights);
+  const DType dtype = master_dtype();
+  const Tensor& part = parameters_[group.parameters.front()].shard;
+  const Shape shape = flat_shape(group.elements);
+  if (group.on_host) {
+    const Tensor cast = trace_.host_empty(shape, dtype, "master before its clone", Category::temporaries, false);
+    group.master = trace_.host_empty(shape, dtype, "master weights", Category::master_weights, false);
+    move(part, group.master, group.elements);
+    return;
+  }
+  if (dtype == plan().compute_dtype() && !trace_.on_host(part)) {  // the part itself is the master
+    group.master = part.view_as(shape);
+    return;
+  }
+  group.master = trace_.empty(shape, dtype, "master weights");
+  move(part, group.master, group.elements);
+}
+
+// Copies, and casts if the types differ, between any two places; a cast happens where the wider tensor is.
+void Optimizer::move(const Tensor& from, const Tensor& to, std::int64_t elements) {
+  const bool to_host = trace_.on_host(to);
+  const bool from_host = trace_.on_host(from);
+  const Bytes bytes = Elements(elements) * from.dtype + Elements(elements) * to.dtype;
+  if (to_host && from_host) {
+    trace_.record(HostWork{HostWorkKind::python, 1, bytes}, Lane::host, {&from}, {&to}, "copy on the host");
+  } else if (to_host || from_host) {
+    const Bytes moved = Elements(elements) * plan().compute_dtype();
+    trace_.record(HostCopy{from_host, false, moved}, Lane::compute, {&from}, {&to}, "copy between host and device");
+    trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "copy between host and device");
+  } else {
+    const KernelKind kind = size_of(to.dtype) > size_of(from.dtype) ? KernelKind::upcast : KernelKind::vectorized;
+    trace_.compute(pointwise(kind, to.dtype, elements, bytes), {&from}, {&to}, "cast parameters");
+  }
+}
+
+// One zero gradient of the largest sub-group serves all; with a CPU optimizer each sub-group keeps a pinned copy of its own.
+void Optimizer::zero_gradients() {
+  for (const bool on_host : {false, true}) {
+    std::int64_t largest = 0;
+    for (const SubGroup& group : sub_groups_) {
+      if (group.on_host == on_host) largest = std::max(largest, group.elements);
+    }
+    if (largest == 0) continue;
+    const Shape shape = flat_shape(largest);
+    if (!on_host) {
+      const Tensor zeros = trace_.empty(shape, master_dtype(), "gradient of zeros", Category::gradients);
+      trace_.compute(pointwise(KernelKind::fill, zeros.dtype, largest, zeros.bytes()), {}, {&zeros}, "zeros");
+      keep_gradients_on_device();
+      continue;
+    }
+    const Tensor zeros = trace_.host_empty(shape, master_dtype(), "gradient of zeros", Category::gradients, false);
+    for (SubGroup& group : sub_groups_) {
+      if (!group.on_host) continue;
+      const Shape own = flat_shape(group.elements);
+      Tensor pageable =
+          trace_.host_empty(own, master_dtype(), "gradient before it is pinned", Category::gradients, false);
+      group.kept_gradient = std::move(pageable);
+      if (!plan().offload.pin_optimizer) continue;
+      group.kept_gradient =
+          trace_.host_empty(own, master_dtype(), "gradients of the CPU optimizer", Category::gradients, true);
+    }
+  }
+}
+
+// A partial offload: the sub-groups that stay on the device keep their fp32 gradient there.
+void Optimizer::keep_gradients_on_device() {
+  if (plan().offload.optimizer == OffloadDevice::none) return;
+  for (SubGroup& group : sub_groups_) {
+    if (group.on_host) continue;
+    group.kept_gradient = trace_.empty(flat_shape(group.elements), master_dtype(), "gradients", Category::gradients);
+  }
+}
+
+void Optimizer::make_gradient_partition() {
+  Scoped category(trace_.category, Category::gradients);
+  const bool host = plan().offload.optimizer != OffloadDevice::none;
+  const DType dtype = plan().gradient_dtype;
+  gradient_partition_ = host ? trace_.host_empty(flat_shape(elements_), dtype, "gradient partition",
+                                                 Category::gradients, plan().offload.pin_optimizer)
+                             : trace_.empty(flat_shape(elements_), dtype, "gradient partition");
+  for (const SubGroup& group : sub_groups_) {
+    for (const int index : group.parameters)
+      gradients_.set_target(
+          index, {gradient_partition_.view_as(flat_shape(parameters_[index].part)), group.kept_gradient});
+  }
+}
+
+// fp16 only: infinities (|x| == inf) and not-a-numbers are looked for in the whole partition, on the reduce stream.
+void Optimizer::check_overflow() {
+  const Shape shape = gradient_partition_.shape;
+  const bool host = trace_.on_host(gradient_partition_);
+  Scoped lane(trace_.lane, parameters_.lanes().reduce);
+  const auto make = [&](DType dtype, const char* name) {
+    Tensor made = host ? trace_.host_empty(shape, dtype, name, Category::temporaries, false)
+                       : trace_.empty(shape, dtype, name, Category::temporaries);
+    if (!host) {
+      trace_.compute(pointwise(KernelKind::vectorized, dtype, made.numel(), made.bytes() + gradient_partition_.bytes()),
+                     {&gradient_partition_}, {&made}, "overflow check");
+    }
+    return made;
+  };
+  {
+    Tensor magnitude = make(gradient_partition_.dtype, "magnitude of gradients");
+    const Tensor infinite = make(DType::boolean, "mask of infinities");
+    magnitude = {};
+  }
+  make(DType::boolean, "mask of not-a-numbers");
+  const Tensor flag = trace_.empty({}, DType::int8, "overflow flag", Category::temporaries);
+  all_reduce_scalar(flag, group_id::data_parallel, plan().world_size, "overflow check");
+}
+
+void Optimizer::all_reduce_scalar(const Tensor& scalar, GroupId group, std::int64_t ranks, const char* role) {
+  if (ranks == 1) return;
+  trace_.host_work(HostWorkKind::collective_issue, 1, role);
+  Collective action;
+  action.kind = CollectiveKind::all_reduce;
+  action.dtype = scalar.dtype;
+  action.group = group;
+  action.full_size = scalar.bytes();
+  trace_.collective(action, {&scalar}, {&scalar}, role);
+  trace_.record(HostSync{trace_.lane}, Lane::host, {}, {}, role);
+}
+
+void Optimizer::norm(const SubGroup& group) {
+  std::vector<Tensor> norms;
+  if (!group.on_host) {
+    norms.reserve(group.parameters.size());
+    for (const int index : group.parameters) {
+      const std::int64_t part = parameters_[index].part;
+      const Tensor& gradient = gradients_.target(index).partition;
+      Tensor wide = trace_.empty(flat_shape(part), DType::fp64, "gradient in float64", Category::temporaries);
+      trace_.compute(pointwise(KernelKind::upcast_fp64, DType::fp64, part, wide.bytes()), {&gradient}, {&wide},
+                     "gradient norm");
+      norms.push_back(trace_.empty({}, DType::fp64, "gradient norm", Category::temporaries));
+      trace_.compute(pointwise(KernelKind::reduce_norm, DType::fp64, part, wide.bytes()), {&wide}, {&norms.back()},
+                     "gradient norm");
+    }
+  }
+  scalars_.push_back(trace_.empty({}, DType::fp64, "norm of a sub-group", Category::temporaries));
+  const Communicator& communicator = group.communicator;
+  all_reduce_scalar(scalars_.back(), communicator.group, communicator.ranks, "gradient norm");
+  if (communicator.group == group_id::expert_data_parallel) {  // the other experts are on the other ranks of their group
+    all_reduce_scalar(scalars_.back(), group_id::expert_parallel, plan().expert_parallel, "gradient norm");
+  }
+}
+
+void Optimizer::step() {
+  Scoped category(trace_.category, Category::temporaries);
+  if (plan().precision == Precision::fp16) check_overflow();
+  for (const SubGroup& group : sub_groups_) norm(group);
+  trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "total gradient norm");
+  gradients_.drop_norms();
+  for (SubGroup& group : sub_groups_) {
+    if (group.on_host) {
+      update_on_host(group);
+    } else {
+      update_on_device(group);
+    }
+  }
+  scalars_.clear();
+  for (ShardedParameter& sharded : parameters_.all()) {
+    if (sharded.persistent) parameters_.gather_now(sharded.parameter->index);
+  }
+}
+
+Tensor Optimizer::fp32_gradient(const SubGroup& group) {
+  if (group.kept_gradient) return group.kept_gradient;
+  const DType accumulated = plan().gradient_dtype;
+  const Shape shape = flat_shape(group.elements);
+  Tensor flat = gradient_partition_.view_as(shape);
+  if (group.parameters.size() > 1) {
+    flat = trace_.empty(shape, accumulated, "flat gradients", Category::gradients);
+    trace_.compute(pointwise(KernelKind::flat_copy, accumulated, group.elements, flat.bytes() * 2),
+                   {&gradient_partition_}, {&flat}, "flatten gradients");
+  }
+  if (accumulated == master_dtype()) return flat;
+  Tensor wide = trace_.empty(shape, master_dtype(), "gradients for the update", Category::gradients);
+  trace_.compute(pointwise(KernelKind::upcast, wide.dtype, group.elements, wide.bytes() + flat.bytes()), {&flat},
+                 {&wide}, "cast gradients");
+  return wide;
+}
+
+void Optimizer::update_on_device(SubGroup& group) {
+  const Tensor gradient = fp32_gradient(group);
+  trace_.compute(pointwise(KernelKind::unscale, gradient.dtype, group.elements, gradient.bytes() * 2), {&gradient},
+                 {&gradient}, "unscale and clip");
+  OptimizerImplementation implementation = plan().optimizer.implementation;
+  const bool for_cpu = implementation == OptimizerImplementation::deepspeed_cpu ||
+                       implementation == OptimizerImplementation::torch_cpu;
+  if (for_cpu) implementation = OptimizerImplementation::foreach;  // what a partial offload runs on the device
+  adamw_step(trace_, implementation, plan().optimizer.moments, {group.master}, {&gradient}, group.states);
+  const Tensor& part = parameters_[group.parameters.front()].shard;
+  if (part.buffer() != group.master.buffer()) move(group.master, part, group.elements);
+}
+
+// On the CPU; parameters on the device get their 16-bit copy through a pageable one.
+void Optimizer::update_on_host(SubGroup& group) {
+  if (group.states.empty()) {
+    const Shape shape = flat_shape(group.elements);
+    AdamState& state = group.states.emplace_back();
+    state.first = trace_.host_empty(shape, plan().optimizer.moments, "adam first moment",
+                                    Category::optimizer_moments, false);
+    state.second = trace_.host_empty(shape, plan().optimizer.moments, "adam second moment",
+                                     Category::optimizer_moments, false);
+  }
+  AdamState& state = group.states.front();
+  trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "adamw");
+  const Bytes bytes = group.master.bytes() * 2 + group.kept_gradient.bytes() + state.first.bytes() * 4;
+  trace_.record(HostWork{HostWorkKind::cpu_adam, group.elements, bytes}, Lane::host,
+                {&group.master, &group.kept_gradient, &state.first, &state.second},
+                {&group.master, &state.first, &state.second}, "adamw");
+  const ShardedParameter& first = parameters_[group.parameters.front()];
+  if (first.on_host) {
+    move(group.master, first.shard, group.elements);
+    return;
+  }
+  const Tensor cast = trace_.host_empty(flat_shape(group.elements), plan().compute_dtype(), "updated parameters",
+                                        Category::temporaries, false);
+  move(cast, first.shard, group.elements);
+}
+
+}  // namespace plimsoll::zero3
