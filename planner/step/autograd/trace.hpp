@@ -96,6 +96,7 @@ class Trace {
   Category category = Category::activations;
   std::int16_t layer = -1;
   std::uint16_t micro_batch = 0;
+  bool compiled = false;  ///< launches come from compiled code
 
   /// Allocates a tensor on the current lane's pool.
   Tensor empty(const Shape& shape, DType dtype, const char* name) { return empty(shape, dtype, name, category); }
@@ -130,6 +131,9 @@ class Trace {
   /// Keeps text alive as long as the program.
   const char* intern(std::string text);
 
+  /// True if the tensor lives in host memory.
+  bool on_host(const Tensor& tensor) const { return program_.buffers[tensor.buffer()].pool == Lane::host; }
+
   RankProgram& program() { return program_; }
   OpId next_op() const { return static_cast<OpId>(program_.ops.size()); }
 
@@ -144,6 +148,7 @@ class Trace {
   using Tensors = std::span<const Tensor* const>;
 
   Tensor allocate(BufferDecl buffer, const Shape& shape);
+  KernelId add_kernel(const Kernel& kernel);
   OpId append(const Action& action, Lane on, Tensors reads, Tensors writes, const char* role);
   void free(Storage* storage);
   void add_edges(Op& op, OpId id);
