@@ -178,6 +178,7 @@ struct Kernel {
   std::int64_t m = 0, n = 0, k = 0, batch = 1;
   std::int64_t elements = 0;
   Bytes bytes;
+  bool compiled = false;  ///< launched by compiled code, which costs the host far less than an eager operation
   /// Floating-point operations of GEMMs and attention (causal: half the square); 0 for the rest.
   Flops flops() const;
 

@@ -20,15 +20,19 @@ class CheckpointFrame {
  public:
   struct Stop {};
 
-  CheckpointFrame(Autograd& autograd, std::function<Variable()> block)
-      : autograd_(autograd), block_(std::move(block)), autocast_(autograd.autocast), layer_(autograd.trace.layer) {}
+  CheckpointFrame(Autograd& autograd, std::function<Variable()> block, bool whole)
+      : autograd_(autograd),
+        block_(std::move(block)),
+        whole_(whole),
+        autocast_(autograd.autocast),
+        layer_(autograd.trace.layer) {}
 
   std::size_t promise() { return promised_++; }
 
   /// Called for each kept tensor of the second run; ends it after the last one.
   void keep(const Tensor& tensor) {
     recomputed_.push_back(tensor);
-    if (recomputed_.size() == promised_) throw Stop{};
+    if (recomputed_.size() == promised_ && !whole_) throw Stop{};
   }
 
   Tensor take(const std::shared_ptr<CheckpointFrame>& self, std::size_t index) {
@@ -54,6 +58,7 @@ class CheckpointFrame {
 
   Autograd& autograd_;
   std::function<Variable()> block_;
+  bool whole_;
   bool autocast_;
   std::int16_t layer_;
   std::size_t promised_ = 0;
@@ -76,6 +81,7 @@ NodeRef Autograd::make_node(std::initializer_list<const Variable*> inputs, Backw
   node->backward = std::move(backward);
   node->layer = trace.layer;
   node->category = trace.category;
+  node->compiled = trace.compiled;
   for (const Variable* input : inputs) {
     const std::size_t i = node->inputs++;
     node->next[i] = {input->grad_fn, input->output_index};
@@ -145,8 +151,8 @@ void Autograd::take_gemm_workspace() {
   workspace = trace.empty({{device.gemm_workspace.count}}, DType::int8, "cuBLAS workspace", Category::workspace);
 }
 
-Variable Autograd::checkpoint(const std::function<Variable()>& block) {
-  auto checkpointed = std::make_shared<CheckpointFrame>(*this, block);
+Variable Autograd::checkpoint(const std::function<Variable()>& block, bool whole) {
+  auto checkpointed = std::make_shared<CheckpointFrame>(*this, block, whole);
   Scoped current(frame, checkpointed);
   Scoped first(recomputing, false);
   return block();
@@ -199,6 +205,7 @@ void Autograd::run(GraphNode& node) {
   Scoped layer(trace.layer, node.layer);
   Scoped category(trace.category, node.category);
   for (auto& hook : node.pre_hooks) hook();
+  Scoped compiled(trace.compiled, node.compiled);
   BackwardCall call{trace, node, std::exchange(node.incoming, {}), {}, {}};
   for (std::size_t i = 0; i < node.saved_count; ++i) call.kept[i] = node.saved[i].unpack();
   node.backward(call);

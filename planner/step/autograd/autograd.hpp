@@ -109,6 +109,7 @@ class GraphNode {
   BackwardFunction backward;
   Category category = Category::activations;  ///< of what its backward allocates: as in its forward
   std::int16_t layer = -1;
+  bool compiled = false;  ///< its backward belongs to compiled code, as its forward
   std::uint8_t inputs = 0;
   std::uint8_t saved_count = 0;
   int dependencies = 0;
@@ -174,7 +175,8 @@ class Autograd {
 
   /// Runs `block` without keeping its inner tensors; they are computed again when backward needs the first of them, and the
   /// second run stops as soon as the last kept one is there.  `block` may read only what it captured.
-  Variable checkpoint(const std::function<Variable()>& block);
+  /// @param whole the second run cannot stop early: the block is compiled code
+  Variable checkpoint(const std::function<Variable()>& block, bool whole = false);
   /// The block being recorded as checkpointed (null outside); used by SavedTensor.
   std::shared_ptr<CheckpointFrame> frame;
   bool recomputing = false;

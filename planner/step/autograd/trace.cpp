@@ -61,18 +61,20 @@ void Trace::free(Storage* storage) {
   free_storages_.push_back(storage);
 }
 
+KernelId Trace::add_kernel(const Kernel& kernel) {
+  program_.kernels.push_back(kernel);
+  program_.kernels.back().compiled = compiled;
+  return static_cast<KernelId>(program_.kernels.size() - 1);
+}
+
 void Trace::compute(const Kernel& kernel, std::initializer_list<const Tensor*> reads,
                     std::initializer_list<const Tensor*> writes, const char* role) {
-  const auto id = static_cast<KernelId>(program_.kernels.size());
-  program_.kernels.push_back(kernel);
-  record(Compute{id}, lane, reads, writes, role);
+  record(Compute{add_kernel(kernel)}, lane, reads, writes, role);
 }
 
 void Trace::compute(const Kernel& kernel, const std::vector<const Tensor*>& reads,
                     const std::vector<const Tensor*>& writes, const char* role) {
-  const auto id = static_cast<KernelId>(program_.kernels.size());
-  program_.kernels.push_back(kernel);
-  append(Compute{id}, lane, reads, writes, role);
+  append(Compute{add_kernel(kernel)}, lane, reads, writes, role);
 }
 
 void Trace::collective(const Collective& what, std::initializer_list<const Tensor*> reads,

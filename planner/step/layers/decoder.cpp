@@ -1,12 +1,27 @@
 // The decoder layer, the loop over layers, the head and the loss (planner/step/layers/layers.hpp).
 #include "planner/step/autograd/ops.hpp"
+#include "planner/step/layers/compiled.hpp"
 #include "planner/step/layers/layers.hpp"
 
 namespace plimsoll {
 
+namespace {
+
+/// Under DeepSpeed the hooks of submodules break the graph at every module: its layers run as eager ones do.
+bool is_compiled(const Plan& plan) {
+  return plan.compile && (plan.engine == Engine::fsdp2 || plan.engine == Engine::ddp);
+}
+
+bool is_recomputed(const Recompute& recompute, int layer) {
+  return recompute.every > 0 && layer % recompute.every == 0;
+}
+
+}  // namespace
+
 Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable input, const RotaryTables& tables,
                        std::vector<Variable>* router_logits) {
   return call_module(c, module, std::move(input), [&](const Variable& x) {
+    if (is_compiled(c.scenario.plan)) return compiled_decoder_layer(c, module, x, tables, router_logits);
     Variable hidden;
     {
       Variable normed = norm(c, module.input_norm, x);
@@ -19,14 +34,6 @@ Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable inp
     return ops::add(c.g, hidden, out, "residual after mlp");
   });
 }
-
-namespace {
-
-bool is_recomputed(const Recompute& recompute, int layer) {
-  return recompute.every > 0 && layer % recompute.every == 0;
-}
-
-}  // namespace
 
 Variable causal_lm_loss(LayerContext& c, TorchModel& model, const Variable& ids) {
   Autograd& g = c.g;
@@ -47,7 +54,8 @@ Variable causal_lm_loss(LayerContext& c, TorchModel& model, const Variable& ids)
       for (DecoderLayerModule& layer : model.layers) {
         Scoped where(c.trace.layer, static_cast<std::int16_t>(layer.layer));
         if (is_recomputed(c.scenario.plan.recompute, layer.layer)) {
-          x = g.checkpoint([&c, &layer, x, tables, wanted] { return decoder_layer(c, layer, x, tables, wanted); });
+          x = g.checkpoint([&c, &layer, x, tables, wanted] { return decoder_layer(c, layer, x, tables, wanted); },
+                           is_compiled(c.scenario.plan));
         } else {
           x = decoder_layer(c, layer, x, tables, wanted);
         }

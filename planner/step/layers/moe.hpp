@@ -5,6 +5,13 @@
 
 namespace plimsoll {
 
+/// Whether the fused weights are [E, h, 2I] and [E, I, h]; where 2I = h only the second tells them from [E, 2I, h] and
+/// [E, h, I].
+inline bool is_input_major(const MoeModule& module, std::int64_t hidden) {
+  return module.gate_up->shape.dim(1).size == hidden &&
+         module.down->shape.dim(1).size == module.spec->expert_intermediate;
+}
+
 /// Hugging Face's block: router, experts (as one grouped product, or expert by expert in a loop), shared experts.
 Variable grouped_mixture(LayerContext& c, MoeModule& module, const Variable& x, std::vector<Variable>* router_logits);
 /// transformers 4's loop over the experts that were hit; x [N, h], weights and experts of each token [N, k].

@@ -8,18 +8,7 @@
 
 namespace plimsoll {
 
-namespace {
-
-struct RouterKind {
-  enum class Scores : std::uint8_t { softmax, sigmoid, softmax_of_chosen };
-  Scores scores = Scores::softmax;
-  bool fp32_product = false;  ///< input and weight are cast to fp32 before the product
-  bool normalise = true;      ///< the chosen weights are divided by their sum
-  bool scale = false;         ///< and multiplied by routed_scaling_factor
-  bool groups = false;        ///< experts are first limited to the best groups
-};
-
-RouterKind kind_of(const Scenario& scenario, const MoeSpec& spec) {
+RouterKind router_kind(const Scenario& scenario, const MoeSpec& spec) {
   using Scores = RouterKind::Scores;
   const std::string_view family = scenario.model.family;
   RouterKind kind;
@@ -37,6 +26,8 @@ RouterKind kind_of(const Scenario& scenario, const MoeSpec& spec) {
   }
   return kind;
 }
+
+namespace {
 
 /// x W^T (+ b); with `fp32` on fp32 copies of both.
 Variable logits_of(LayerContext& c, MoeModule& module, const Variable& input, bool fp32) {
@@ -71,7 +62,7 @@ Variable limit_to_groups(LayerContext& c, const Variable& scores) {
 
 RouterOutput run_router(LayerContext& c, MoeModule& module, const Variable& x) {
   Autograd& g = c.g;
-  const RouterKind kind = kind_of(c.scenario, *module.spec);
+  const RouterKind kind = router_kind(c.scenario, *module.spec);
   const Dim k{module.spec->top_k, Symbol::top_k};
   RouterOutput out;
   out.logits = logits_of(c, module, x, kind.fp32_product);
@@ -114,7 +105,7 @@ RouterOutput run_autoep_router(LayerContext& c, MoeModule& module, const Variabl
   RouterOutput out;
   call_module(c, module.autoep_router, input, [&](const Variable& x) {
     Autograd& g = c.g;
-    const RouterKind kind = kind_of(c.scenario, *module.spec);
+    const RouterKind kind = router_kind(c.scenario, *module.spec);
     const Dim k{module.spec->top_k, Symbol::top_k}, e{module.spec->experts, Symbol::experts};
     Tensor values;
     Variable scores = logits_of(c, module, x, false);

@@ -6,6 +6,17 @@
 
 namespace plimsoll {
 
+/// How a family's router scores and weights its experts.
+struct RouterKind {
+  enum class Scores : std::uint8_t { softmax, sigmoid, softmax_of_chosen };
+  Scores scores = Scores::softmax;
+  bool fp32_product = false;  ///< input and weight are cast to fp32 before the product
+  bool normalise = true;      ///< the chosen weights are divided by their sum
+  bool scale = false;         ///< and multiplied by routed_scaling_factor
+  bool groups = false;        ///< experts are first limited to the best groups
+};
+RouterKind router_kind(const Scenario& scenario, const MoeSpec& spec);
+
 /// What a router hands on: logits [N, E] (for the auxiliary loss), weights and experts of each token [N, k].
 struct RouterOutput {
   Variable logits;
