@@ -17,6 +17,7 @@
 #include "planner/spec/read_calibration.hpp"
 #include "planner/spec/read_cluster.hpp"
 #include "planner/spec/read_model.hpp"
+#include "planner/step/checkpoint_files.hpp"
 #include "simulator/timeline.hpp"
 
 namespace plimsoll {
@@ -197,7 +198,16 @@ class RowValidation {
     return Prediction{to_seconds(timeline.step_time), std::nullopt};
   }
 
-  std::optional<Prediction> file_size(const std::string&) const { return std::nullopt; }
+  /// Files are told by the folder given and their own name; the folder between counts the steps.
+  std::optional<Prediction> file_size(const std::string& file) const {
+    const auto ends_of = [](const std::string& name) {
+      return std::pair(name.substr(0, name.find('/')), name.substr(name.rfind('/') + 1));
+    };
+    for (const CheckpointFile& known : checkpoint_files(evaluation_.scenario)) {
+      if (ends_of(known.name) == ends_of(file)) return of(known.bytes);
+    }
+    return std::nullopt;
+  }
 
   bool is_compared(const Measurement& measurement) const {
     const std::string& figure = measurement.figure;
