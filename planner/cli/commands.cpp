@@ -35,6 +35,10 @@ const std::vector<Command>& table() {
       {"volumes", "bytes on the wire by collective, group, phase and link tier",
        "plimsoll volumes --model mixtral-8x7b --cluster 16xh100 --set zero.stage=1 --set expert_parallel=8",
        declare_volumes},
+      {"simulate", "step time, tokens/s, MFU, what the GPU waits for; a trace; the cost of a token budget",
+       "plimsoll simulate --model llama-2-7b --cluster 2xh200 --set engine=fsdp2 --set micro_batch=2\n"
+       "plimsoll simulate --model mixtral-8x7b --cluster 8xh200 --plan plan.json --trace step.json --tokens 1e12 --price 2.5",
+       declare_simulate},
       {"explain", "the step program as a listing, what is alive at the peak, or the formula behind a number",
        "plimsoll explain --model llama-3.1-8b --cluster 8xh100 --peak\n"
        "plimsoll explain --model llama-3.1-8b --cluster 8xh100 --number gpu.categories_at_peak.gradients",

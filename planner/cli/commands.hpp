@@ -34,6 +34,7 @@ std::span<const Command> commands();
 std::function<int()> declare_check(CLI::App& app);
 std::function<int()> declare_ledger(CLI::App& app);
 std::function<int()> declare_volumes(CLI::App& app);
+std::function<int()> declare_simulate(CLI::App& app);
 std::function<int()> declare_explain(CLI::App& app);
 std::function<int()> declare_max(CLI::App& app);
 std::function<int()> declare_need(CLI::App& app);

@@ -1,0 +1,226 @@
+// plimsoll simulate: how long does a step take, what bounds it, and what does a token budget cost?
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "planner/base/format.hpp"
+#include "planner/base/machine_error.hpp"
+#include "planner/cli/commands.hpp"
+#include "planner/cli/common_inputs.hpp"
+#include "planner/cli/in_words.hpp"
+#include "planner/cli/json_text.hpp"
+#include "planner/cli/simulated.hpp"
+#include "planner/cli/table.hpp"
+#include "planner/cli/terminal.hpp"
+#include "simulator/chrome_trace.hpp"
+
+namespace plimsoll {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t path_lines = 12;
+const std::vector<std::string> exposures{"all_gather", "reduce_scatter", "all_reduce", "all_to_all",
+                                         "host",       "offload",        "bubble"};
+
+struct Options {
+  InputOptions inputs;
+  std::string trace;
+  std::vector<std::string> stragglers;
+  std::optional<double> tokens, price;
+};
+
+struct Budget {
+  double days = 0, gpu_hours = 0;
+  std::optional<double> cost;
+};
+
+std::optional<Budget> budget_of(const Options& options, const Evaluation& evaluation, const SimulatedStep& step) {
+  if (!options.tokens) return std::nullopt;
+  const int gpus = evaluation.scenario.plan.world_size;
+  const double seconds = *options.tokens / (step.tokens_per_s_per_gpu * gpus);
+  Budget budget{seconds / 86400, seconds / 3600 * gpus, {}};
+  if (options.price) budget.cost = budget.gpu_hours * *options.price;
+  return budget;
+}
+
+double exposed_seconds(const Timeline& timeline, const std::string& cause) {
+  const auto found = timeline.exposed.find(cause);
+  return found == timeline.exposed.end() ? 0 : to_seconds(found->second);
+}
+
+Json path_json(const Evaluation& evaluation, const Timeline& timeline) {
+  Json path = Json::array();
+  const RankProgram& rank = evaluation.rank_program();
+  for (const std::uint32_t index : timeline.critical_path) {
+    const TimedOp& op = timeline.ops[index];
+    path.push_back({{"op", op.op},
+                    {"role", rank.ops[op.op].role},
+                    {"lane", name_of(op.lane)},
+                    {"layer", rank.ops[op.op].layer},
+                    {"start_s", to_seconds(op.start)},
+                    {"end_s", to_seconds(op.end)}});
+  }
+  return path;
+}
+
+std::string simulate_json(const Evaluation& evaluation, const SimulatedStep& step,
+                          const std::optional<Budget>& budget) {
+  const Timeline& timeline = step.timeline;
+  Json json = {{"digest", evaluation.program.digest},
+               {"step_time_s", step.step_time_s},
+               {"interval_s", {step.low_s, step.high_s}},
+               {"bound_by", timeline.bound_by},
+               {"tokens_per_s_per_gpu", step.tokens_per_s_per_gpu},
+               {"model_tflops_per_gpu", step.model_tflops_per_gpu},
+               {"mfu", step.mfu}};
+  for (const std::string& cause : exposures) json["exposed_s"][cause] = exposed_seconds(timeline, cause);
+  json["idle_share"] = step.idle_share;
+  if (budget) {
+    json["budget"] = {{"days", budget->days}, {"gpu_hours", budget->gpu_hours}};
+    if (budget->cost) json["budget"]["cost"] = *budget->cost;
+  } else {
+    json["budget"] = nullptr;
+  }
+  json["critical_path"] = path_json(evaluation, timeline);
+  json["lanes"] = Json::array();
+  for (const LaneUse& lane : timeline.lanes)
+    json["lanes"].push_back({{"name", lane.name}, {"busy_s", to_seconds(lane.busy)}, {"share", lane.share}});
+  json["kernels"] = Json::object();
+  for (const auto& [kind, use] : step.kernels)
+    json["kernels"][kind] = {{"count", use.count}, {"seconds", to_seconds(use.busy)}};
+  json["evidence"] = name_of(timeline.evidence);
+  return json_text(json);
+}
+
+void print_path(const Evaluation& evaluation, const Timeline& timeline) {
+  // Runs of ops of one lane are one line: the path has thousands of kernels.
+  struct Part {
+    Lane lane;
+    SimTime start, end;
+    std::size_t ops;
+    std::string first;
+  };
+  std::vector<Part> parts;
+  for (const std::uint32_t index : timeline.critical_path) {
+    const TimedOp& op = timeline.ops[index];
+    if (!parts.empty() && parts.back().lane == op.lane) {
+      parts.back().end = op.end;
+      ++parts.back().ops;
+    } else {
+      parts.push_back({op.lane, op.start, op.end, 1, evaluation.rank_program().ops[op.op].role});
+    }
+  }
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Part& a, const Part& b) { return a.end - a.start > b.end - b.start; });
+  Table table({{"longest parts of the critical path"}, {"ops", Align::right}, {"from"}, {"time", Align::right}});
+  for (std::size_t i = 0; i < std::min(path_lines, parts.size()); ++i) {
+    const Part& part = parts[i];
+    table.row({name_of(part.lane), format_count(static_cast<std::int64_t>(part.ops)), part.first,
+               format(Seconds(to_seconds(part.end - part.start)))});
+  }
+  print(fmt::format("\n{}", table.text(2)));
+}
+
+void print_simulation(const Evaluation& evaluation, const SimulatedStep& step, const std::optional<Budget>& budget) {
+  const Timeline& timeline = step.timeline;
+  print(fmt::format("{} a step, bound by {} ({} to {}, {})\n{}\n",
+                    paint(format(Seconds(step.step_time_s)), Colour::bold), timeline.bound_by,
+                    format(Seconds(step.low_s)), format(Seconds(step.high_s)), name_of(timeline.evidence),
+                    scenario_in_words(evaluation.scenario)));
+  print(fmt::format("\n  {:.0f} tokens/s per GPU   {:.1f} TFLOP/s per GPU   MFU {:.1f} %   device idle {:.1f} %\n",
+                    step.tokens_per_s_per_gpu, step.model_tflops_per_gpu, 100 * step.mfu, 100 * step.idle_share));
+  if (budget) {
+    print(fmt::format("  {:.1f} days, {:.0f} GPU-hours{}\n", budget->days, budget->gpu_hours,
+                      budget->cost ? fmt::format(", {:.0f} in all", *budget->cost) : ""));
+  }
+  Table exposed({{"compute waits for"}, {"time", Align::right}, {"of the step", Align::right}, {""}});
+  for (const std::string& cause : exposures) {
+    const double seconds = exposed_seconds(timeline, cause);
+    if (seconds <= 0) continue;
+    const double share = seconds / step.step_time_s;
+    exposed.row({cause, format(Seconds(seconds)), fmt::format("{:.1f} %", 100 * share), bar(share, 30)});
+  }
+  if (!exposed.empty()) print(fmt::format("\n{}", exposed.text(2)));
+  Table lanes({{"lane"}, {"busy", Align::right}, {"of the step", Align::right}, {""}});
+  for (const LaneUse& lane : timeline.lanes) {
+    if (lane.busy == 0) continue;
+    lanes.row({lane.name, format(Seconds(to_seconds(lane.busy))), fmt::format("{:.1f} %", 100 * lane.share),
+               bar(lane.share, 30)});
+  }
+  print(fmt::format("\n{}", lanes.text(2)));
+  print_path(evaluation, timeline);
+  print(fmt::format("\ncalibration {}\ndigest {}\n", step.calibration, evaluation.program.digest));
+}
+
+/// "3=1.5": rank 3 computes 1.5 times as long.
+std::optional<std::map<int, double>> read_stragglers(const std::vector<std::string>& texts, int world) {
+  std::map<int, double> result;
+  for (const std::string& text : texts) {
+    int rank = -1;
+    double factor = 0;
+    int used = 0;
+    const int read = std::sscanf(text.c_str(), "%d=%lf%n", &rank, &factor, &used);
+    if (read != 2 || used != static_cast<int>(text.size()) || rank < 0 || rank >= world ||
+        !(factor >= 1 && factor <= 1000)) {
+      print_diagnostics(
+          {{Severity::error,
+            "cli.straggler",
+            {},
+            fmt::format("--straggler {} is not RANK=FACTOR", text),
+            {},
+            fmt::format("a rank from 0 to {} and a factor from 1 to 1000, as in --straggler 3=1.5", world - 1)}});
+      return std::nullopt;
+    }
+    result[rank] = factor;
+  }
+  return result;
+}
+
+int simulate(const Options& options) {
+  const std::optional<Inputs> inputs = load_scenario(options.inputs);
+  if (!inputs) return exit_code::input;
+  const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
+  const auto stragglers = read_stragglers(options.stragglers, evaluation.scenario.plan.world_size);
+  if (!stragglers) return exit_code::input;
+  const auto calibration = load_calibration(options.inputs.calibration, evaluation.scenario.cluster);
+  print_diagnostics(calibration.diagnostics());
+  if (!calibration) return exit_code::input;
+  const SimulatedStep step = simulated(evaluation.program, evaluation.scenario.cluster, *calibration, *stragglers);
+  if (!step.timeline.unfinished.empty()) {
+    for (const std::string& line : step.timeline.unfinished) fmt::print(stderr, "never ends: {}\n", line);
+    return exit_code::machine;
+  }
+  if (!options.trace.empty()) {
+    std::ofstream file(options.trace);
+    file << chrome_trace(evaluation.program, step.timeline);
+    if (!file.flush()) throw MachineError(fmt::format("cannot write {}", options.trace));
+  }
+  const auto budget = budget_of(options, evaluation, step);
+  if (options.inputs.json) {
+    print(simulate_json(evaluation, step, budget));
+  } else {
+    print_simulation(evaluation, step, budget);
+  }
+  return exit_code::ok;
+}
+
+}  // namespace
+
+std::function<int()> declare_simulate(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_common_inputs(app, options->inputs, {.rank = true});
+  app.add_option("--trace", options->trace, "write the timeline as a Chrome/Perfetto trace")->type_name("FILE");
+  app.add_option("--straggler", options->stragglers, "a rank whose kernels take FACTOR times as long")
+      ->type_name("RANK=FACTOR");
+  app.add_option("--tokens", options->tokens, "tokens to train on: adds days and GPU-hours")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--price", options->price, "price of a GPU-hour: adds the cost")->check(CLI::NonNegativeNumber);
+  return [options] { return simulate(*options); };
+}
+
+}  // namespace plimsoll

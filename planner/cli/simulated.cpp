@@ -1,0 +1,56 @@
+// From a timeline to the figures of `simulate` (planner/cli/simulated.hpp).
+#include "planner/cli/simulated.hpp"
+
+#include <algorithm>
+
+namespace plimsoll {
+
+namespace {
+
+constexpr double measured_kernel_error = 0.03, assumed_kernel_error = 0.15;
+
+std::map<std::string, KernelUse> by_kind(const StepProgram& program, const Timeline& timeline) {
+  std::map<std::string, KernelUse> result;
+  const RankProgram& rank = program.classes.front().program;
+  for (const TimedOp& op : timeline.ops) {
+    if (op.class_index != 0) continue;
+    const Action& action = rank.ops[op.op].action;
+    const char* kind = nullptr;
+    if (const auto* compute = std::get_if<Compute>(&action)) kind = name_of(rank.kernels[compute->kernel].kind);
+    if (const auto* collective = std::get_if<Collective>(&action)) kind = name_of(collective->kind);
+    if (!kind) continue;
+    KernelUse& use = result[kind];
+    ++use.count;
+    use.busy += op.end - op.start;
+  }
+  return result;
+}
+
+}  // namespace
+
+SimulatedStep simulated(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration,
+                        const std::map<int, double>& stragglers) {
+  SimulatedStep step;
+  step.timeline = simulate_step(program, cluster, calibration, {stragglers, 1, 1});
+  step.timeline.evidence = std::max(step.timeline.evidence, calibration.gemm.provenance.evidence);
+  step.calibration = calibration.name;
+  step.step_time_s = to_seconds(step.timeline.step_time);
+  const double error =
+      calibration.gemm.provenance.evidence == Evidence::assumed ? assumed_kernel_error : measured_kernel_error;
+  const double spread = calibration.host.spread;
+  const auto bound = [&](double host, double kernel) {
+    return to_seconds(simulate_step(program, cluster, calibration, {stragglers, host, kernel}).step_time);
+  };
+  step.low_s = std::min(step.step_time_s, bound(std::max(0.0, 1 - spread), 1 - error));
+  step.high_s = std::max(step.step_time_s, bound(1 + spread, 1 + error));
+  if (step.step_time_s <= 0) return step;
+  step.tokens_per_s_per_gpu = static_cast<double>(program.tokens_per_step_per_rank) / step.step_time_s;
+  const double flops_per_s = program.model_flops_per_step_per_rank / step.step_time_s;
+  step.model_tflops_per_gpu = flops_per_s * 1e-12;
+  if (cluster.device.bf16_flops_per_s > 0) step.mfu = flops_per_s / cluster.device.bf16_flops_per_s;
+  step.idle_share = static_cast<double>(step.timeline.idle) / static_cast<double>(step.timeline.step_time);
+  step.kernels = by_kind(program, step.timeline);
+  return step;
+}
+
+}  // namespace plimsoll
