@@ -124,6 +124,7 @@ Variable Autograd::leaf(Parameter& parameter) {
     node.layer = static_cast<std::int16_t>(parameter.decl ? parameter.decl->layer : -1);
     node.backward = [this, &parameter](BackwardCall& call) {
       Tensor grad = std::move(call.grads[0]);
+      trace.program().buffers[grad.buffer()].category = Category::gradients;  // whatever op made it
       if (parameter.on_gradient) {
         parameter.on_gradient(parameter, std::move(grad));
       } else {
