@@ -173,7 +173,8 @@ class Simulation {
       const Kernel& kernel = state.program->kernels[compute->kernel];
       instance.kind = kernel.kind;
       instance.work = static_cast<SimTime>(static_cast<double>(prices_.kernel(kernel)) * state.compute_factor);
-      state.host_free += scaled(prices_.launch(op.issuer, kernel.kind) * kernel.launches);
+      state.host_free += scaled(
+          prices_.launch(op.issuer, kernel.compiled ? KernelKind::compiled_pointwise : kernel.kind) * kernel.launches);
       if (kernel.launches > 1) instance.work += prices_.kernel_gap() * (kernel.launches - 1);
     } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
       const CollectiveCost cost = prices_.collective(*collective, state.rank);

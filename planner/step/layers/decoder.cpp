@@ -16,6 +16,33 @@ bool is_recomputed(const Recompute& recompute, int layer) {
   return recompute.every > 0 && layer % recompute.every == 0;
 }
 
+/// 0, 1, 2, ... and, since no mask is given, the question whether they restart anywhere (packed sequences): the host waits
+/// for the answer before it goes on.
+Tensor position_ids(LayerContext& c) {
+  const std::int64_t s = c.sequence();
+  const auto make = [&](std::int64_t elements, DType dtype, const char* name, const Tensor& from) {
+    Tensor tensor = c.trace.empty({{elements, Symbol::sequence}}, dtype, name);
+    ops::launch(c.trace, KernelKind::small, {&from}, tensor, "packed sequences");
+    return tensor;
+  };
+  Tensor positions;
+  {
+    const Tensor range = make(s, DType::int64, "position range", {});
+    positions = make(s, DType::int64, "position ids", range);
+  }
+  Tensor sums, steps;
+  const Tensor first = make(1, DType::int64, "position before the first", positions);
+  {
+    const Tensor joined = make(s + 1, DType::int64, "positions with one before", positions);
+    steps = make(s, DType::int64, "steps between positions", joined);
+  }
+  const Tensor restarts = make(s, DType::boolean, "restarts", steps);
+  sums = make(s, DType::int64, "sums of restarts", restarts);
+  const Tensor none = make(1, DType::boolean, "no restart", sums);
+  c.trace.record(HostSync{Lane::compute}, Lane::host, {&none}, {}, "packed sequences");
+  return positions;
+}
+
 }  // namespace
 
 Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable input, const RotaryTables& tables,
@@ -44,7 +71,7 @@ Variable causal_lm_loss(LayerContext& c, TorchModel& model, const Variable& ids)
       const Variable embedded = call_module(c, model.embed_tokens, tokens, [&](const Variable& indices) {
         return ops::embedding(g, indices, *model.embedding, "embedding output");
       });
-      const Tensor positions = c.trace.empty({{c.sequence(), Symbol::sequence}}, DType::int64, "position ids");
+      const Tensor positions = position_ids(c);
       RotaryTables tables;
       call_module(c, model.rotary, embedded, [&](const Variable& in) {
         tables = rotary_tables(c, in);

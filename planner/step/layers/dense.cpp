@@ -14,8 +14,8 @@ namespace {
 
 // x / sqrt(mean(x^2) + eps) * weight, in fp32 but for the last product.
 Variable rms_norm(LayerContext& c, NormModule& module, const Variable& x) {
+  Variable variance;  // Python clears the hidden states first
   Variable h = ops::cast(c.g, x, DType::fp32, "norm input in fp32");
-  Variable variance;
   {
     const Variable squared = ops::square(c.g, h, "norm square");
     variance = ops::mean_last(c.g, squared, "norm variance");
@@ -89,17 +89,18 @@ RotaryTables rotary_tables(LayerContext& c, const Variable& hidden) {
                     "rotary tables");
     return tensor;
   };
-  const Tensor positions = make({s}, DType::fp32, "positions in fp32");
-  const Tensor half = make({s, {d / 2, Symbol::head_dim}}, DType::fp32, "rotary angles");
-  const Tensor angles = make({s, width}, DType::fp32, "rotary angles");
+  Tensor sin, cos, angles, half, positions;  // they die in the order in which they are made
+  positions = make({s}, DType::fp32, "positions in fp32");
+  half = make({s, {d / 2, Symbol::head_dim}}, DType::fp32, "rotary angles");
+  angles = make({s, width}, DType::fp32, "rotary angles");
   const DType dtype = hidden.dtype;
   const auto table = [&](const char* name) {
     Tensor raw = make({s, width}, DType::fp32, name);
     return make({s, width}, DType::fp32, name);  // times the attention scaling of 1
   };
   RotaryTables result;
-  Tensor cos = table("rotary cos");
-  Tensor sin = table("rotary sin");
+  cos = table("rotary cos");
+  sin = table("rotary sin");
   if (dtype == DType::fp32) return {cos, sin};
   result.cos = make({s, width}, dtype, "rotary cos");
   result.sin = make({s, width}, dtype, "rotary sin");
