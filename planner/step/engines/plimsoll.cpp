@@ -218,9 +218,9 @@ class PlimsollJob final : public TorchJob {
     return out;
   }
 
-  /// The context that recomputation uses outlives the forward.
+  /// The context that recomputation uses outlives the forward; every layer and step uses the same.
   FusedContext& fused_state(const FusedContext& fused) {
-    recompute_context_ = std::make_unique<FusedContext>(fused);
+    if (!recompute_context_) recompute_context_ = std::make_unique<FusedContext>(fused);
     return *recompute_context_;
   }
 

@@ -1,0 +1,124 @@
+// The answer of the search equals that of evaluating every candidate, and every candidate is accounted for.
+#include "planner/search/search.hpp"
+
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "planner/spec/write_plan.hpp"
+#include "tests/unit/search/small_space.hpp"
+
+namespace plimsoll {
+namespace {
+
+using testing::CountingEvaluator;
+using ::testing::Ge;
+using ::testing::Le;
+using testing::small_cluster;
+using testing::small_model;
+using testing::small_scenario;
+
+/// The lower bound of the lanes knows no CPU Adam, so an offloaded step may seem faster: relatives do not bound there.
+SearchOptions options_for(const Scenario& scenario, bool relatives) {
+  SearchOptions options;
+  options.peaks = published_peaks(scenario.cluster.device);
+  options.budget_s = 600;
+  options.relatives_bound = relatives;
+  options.want_front = false;
+  return options;
+}
+
+std::int64_t accounted_for(const SearchResult& result) {
+  return std::accumulate(result.excluded.begin(), result.excluded.end(), std::int64_t{result.best ? 1 : 0},
+                         [](std::int64_t sum, const Exclusion& e) { return sum + e.count; });
+}
+
+void expect_same_as_exhaustive(const Scenario& scenario, std::int64_t global_batch, bool relatives) {
+  const Space space(scenario, global_batch);
+  std::int64_t calls = 0;
+  const testing::Exhaustive all = testing::evaluate_all(space, CountingEvaluator{nullptr});
+  SearchOptions options = options_for(scenario, relatives);
+  options.threads = 1;  // the calls are counted without a lock
+  const SearchResult result = search_plans(space, CountingEvaluator{&calls}, options);
+  EXPECT_TRUE(result.proven);
+  EXPECT_EQ(accounted_for(result), result.considered);
+  EXPECT_THAT(result.considered, Ge(all.candidates));
+  ASSERT_EQ(result.best.has_value(), all.best.has_value());
+  EXPECT_EQ(result.best->seconds_per_token, all.best->seconds_per_token);
+  EXPECT_TRUE(same_settings(result.best->plan, all.best->plan))
+      << write_plan_json(result.best->plan) << write_plan_json(all.best->plan);
+  EXPECT_THAT(calls, Le(all.candidates));
+}
+
+TEST(Search, equals_exhaustive_evaluation_of_a_dense_model_under_deepspeed) {
+  expect_same_as_exhaustive(
+      small_scenario(small_model(256, 3), small_cluster(4, 0.35), {"sequence=512", "recompute=none", "world_size=4"}),
+      16, false);
+}
+
+TEST(Search, equals_exhaustive_evaluation_of_a_mixture_at_stage_3) {
+  expect_same_as_exhaustive(small_scenario(small_model(256, 2, 4), small_cluster(4, 0.5),
+                                           {"sequence=512", "zero.stage=3", "world_size=4", "offload.optimizer=none"}),
+                            32, true);
+}
+
+TEST(Search, equals_exhaustive_evaluation_of_fsdp2_without_a_global_batch) {
+  expect_same_as_exhaustive(
+      small_scenario(small_model(256, 3), small_cluster(2, 0.25), {"engine=fsdp2", "sequence=2048", "micro_batch=2"}),
+      0, true);
+}
+
+TEST(Search, equals_exhaustive_evaluation_over_micro_batches) {
+  expect_same_as_exhaustive(
+      small_scenario(small_model(128, 2), small_cluster(2, 1.5),
+                     {"engine=fsdp2", "sequence=8192", "world_size=2", "gradient_accumulation=1"}),
+      0, true);
+}
+
+TEST(Search, gives_the_same_answer_on_several_threads) {
+  const Scenario scenario =
+      small_scenario(small_model(256, 3), small_cluster(4, 0.35), {"sequence=512", "zero.stage=2"});
+  const Space space(scenario, 16);
+  SearchOptions options = options_for(scenario, false);
+  const SearchResult one = search_plans(space, CountingEvaluator{nullptr}, options);
+  options.threads = 3;
+  const SearchResult three = search_plans(space, CountingEvaluator{nullptr}, options);
+  ASSERT_TRUE(one.best && three.best);
+  EXPECT_TRUE(same_settings(one.best->plan, three.best->plan));
+}
+
+TEST(Search, says_that_nothing_fits_and_what_lacks_least) {
+  const Scenario scenario = small_scenario(small_model(512, 2), small_cluster(1, 0.01), {"sequence=512"});
+  const SearchResult result =
+      search_plans(Space(scenario, 4), CountingEvaluator{nullptr}, options_for(scenario, false));
+  EXPECT_FALSE(result.best);
+  ASSERT_TRUE(result.nearest);
+  EXPECT_LT(result.nearest->evaluated.margin.count, 0);
+  EXPECT_EQ(accounted_for(result), result.considered);
+}
+
+TEST(Search, admits_that_its_time_was_up) {
+  const Scenario scenario = small_scenario(small_model(256, 2), small_cluster(4, 1), {"sequence=512"});
+  SearchOptions options = options_for(scenario, false);
+  options.budget_s = 0;
+  const SearchResult result = search_plans(Space(scenario, 64), CountingEvaluator{nullptr}, options);
+  EXPECT_FALSE(result.proven);
+  EXPECT_EQ(accounted_for(result), result.considered);
+}
+
+TEST(ParetoFront, keeps_what_no_other_plan_beats_in_everything) {
+  const auto plan = [](double time, std::int64_t bytes, int world) {
+    Found found;
+    found.seconds_per_token = time;
+    found.choice.world = world;
+    found.evaluated.job_device_peak = Bytes(bytes);
+    return found;
+  };
+  const auto front = pareto_front({plan(1, 100, 8), plan(2, 50, 8), plan(3, 60, 8), plan(4, 60, 4), plan(4, 60, 4)});
+  ASSERT_EQ(front.size(), 3U);
+  EXPECT_EQ(front[1].seconds_per_token, 2);
+  EXPECT_EQ(front[2].choice.world, 4);
+}
+
+}  // namespace
+}  // namespace plimsoll
