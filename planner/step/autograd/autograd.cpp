@@ -97,6 +97,7 @@ void Autograd::save(const NodeRef& node, const Tensor& tensor) {
   if (!frame) {
     slot = SavedTensor(tensor);
   } else if (recomputing) {
+    slot = SavedTensor(tensor);  // the second run has a graph of its own, which lives while something names its results
     frame->keep(tensor);
   } else {
     slot = SavedTensor(frame, frame->promise());

@@ -16,11 +16,15 @@ Shape with_last(const Shape& shape, Dim last) {
   return result;
 }
 
-/// A sort of pairs whose results and scratch live as long as the function that sorts.
-void sort_pass(Trace& trace, const Tensor& keys, const Tensor& values, const Tensor& order, int bits) {
+/// A sort of pairs: positions and scratch are gone when it returns.  torch.sort needs no scratch up to 4096 keys.
+void sort_pass(Trace& trace, const Tensor& keys, const Tensor& values, const Tensor& order, int bits,
+               std::int64_t without_scratch) {
   const Tensor positions = trace.empty(keys.shape, index_type, "positions to sort", Category::temporaries);
-  const Tensor scratch =
-      trace.empty({{sort_scratch(keys.numel(), bits).count}}, DType::int8, "sort scratch", Category::temporaries);
+  Tensor scratch;
+  if (keys.numel() > without_scratch) {
+    scratch =
+        trace.empty({{sort_scratch(keys.numel(), bits).count}}, DType::int8, "sort scratch", Category::temporaries);
+  }
   Kernel kernel = Kernel::pointwise(KernelKind::sort_pass, index_type, keys.numel(), keys.bytes() * 4);
   kernel.launches = static_cast<std::uint16_t>(ceil_div(bits, 8) + 2);
   trace.compute(kernel, {&keys, &positions}, {&values, &order, &scratch}, "sort");
@@ -41,7 +45,7 @@ Tensor add_rows(Trace& trace, const Tensor& grad, const Tensor& index, const Sha
   const Tensor sorted = indices("sorted indices");
   const Tensor order = indices("order of indices");
   const auto largest = static_cast<std::uint64_t>(shape.sizes[0]);
-  sort_pass(trace, linear, sorted, order, static_cast<int>(std::bit_width(largest)));
+  sort_pass(trace, linear, sorted, order, static_cast<int>(std::bit_width(largest)), 0);
   trace.compute(
       Kernel::pointwise(KernelKind::index_put_backward, grad.dtype, grad.numel(), grad.bytes() + result.bytes()),
       {&grad, &sorted, &order}, {&result}, "index backward");
@@ -71,7 +75,7 @@ Sorted sort(Trace& trace, const Tensor& keys, const char* name) {
   Sorted result;
   result.values = trace.empty(keys.shape, index_type, name);
   result.order = trace.empty(keys.shape, index_type, "permutation");
-  sort_pass(trace, keys, result.values, result.order, 64);
+  sort_pass(trace, keys, result.values, result.order, 64, 4096);
   return result;
 }
 
@@ -111,6 +115,7 @@ Variable gather_last(Autograd& g, const Variable& x, const Tensor& indices, cons
     call.out[0] = scatter_into_zeros(call.trace, call.grads[0], kept, full);
   });
   g.save(node, indices);
+  g.save(node, x);
   Tensor result = g.trace.empty(indices.shape, x.dtype, name);
   launch(g.trace, KernelKind::small, {&x, &indices}, result, name);
   return output_of(std::move(result), std::move(node));

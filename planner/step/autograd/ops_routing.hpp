@@ -27,7 +27,7 @@ struct TopK {
 };
 /// The k largest of the last dimension.  Backward scatters into zeros of the input's shape.
 TopK top_k(Autograd& g, const Variable& x, Dim k, const char* name);
-/// x[rows, indices]: one value per index and row.  Keeps the indices; backward scatters into zeros.
+/// x[rows, indices]: one value per index and row.  Keeps the indices and x; backward scatters into zeros.
 Variable gather_last(Autograd& g, const Variable& x, const Tensor& indices, const char* name);
 /// Sum over the last dimension, kept as size 1; the gradient is expanded without a copy.
 Variable sum_last(Autograd& g, const Variable& x, const char* name);

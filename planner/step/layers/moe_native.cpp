@@ -46,7 +46,7 @@ Variable dispatch(LayerContext& c, const Variable& x, const Tensor& slots, Dim a
   Tensor tokens;
   const Tensor source = source_of_slots(c, all_slots);
   tokens = c.trace.empty({c.tokens()}, DType::int64, "token indices");
-  {
+  if (slots.shape.dim(0).size > 1) {
     const Tensor expanded = c.trace.empty(slots.shape, DType::int64, "token indices by route");
     ops::launch(c.trace, KernelKind::small, {&tokens, &slots}, expanded, "token of each slot");
     ops::launch(c.trace, KernelKind::small, {&slots, &expanded}, source, "token of each slot");
@@ -113,7 +113,8 @@ Variable local_experts(LayerContext& c, MoeModule& module, const Variable& dispa
 
 Variable routed_experts(LayerContext& c, MoeModule& module, const Variable& input) {
   Scoped category(c.trace.category, Category::expert_buffers);
-  return call_module(c, module.native_layer, input, [&](const Variable& x) {
+  return call_module(c, module.native_layer, input, [&](const Variable& whole) {
+    const Variable x = ops::view(c.g, whole, whole.shape);  // tokens in one dimension
     const Dim capacity{c.routing[static_cast<std::size_t>(module.index)].capacity, Symbol::capacity};
     const Dim all_slots{module.spec->experts * capacity.size, Symbol::capacity};
     const bool exchanges = c.scenario.plan.expert_parallel > 1;

@@ -12,11 +12,13 @@ namespace {
 
 class Gate {
  public:
-  Gate(LayerContext& c, MoeModule& module, Variable logits)
+  Gate(LayerContext& c, MoeModule& module, const Variable& x)
       : c_(c),
         g_(c.g),
         module_(module),
-        logits_(std::move(logits)),
+        input_(c.g.autocast ? x : ops::cast(c.g, x, DType::fp32, "gate input in fp32")),
+        logits_(
+            ops::linear_fp32(c.g, input_, *module.router.weight, {c.zero3_linear, "gate logits", module.router.name})),
         n_(c.tokens()),
         k_{module.spec->top_k, Symbol::top_k},
         by_expert_{n_, {module.spec->experts, Symbol::experts}} {}
@@ -27,7 +29,10 @@ class Gate {
 
   /// The balance loss and the counts stay with the module until its next call.
   void hand_over() {
+    mean_ = {};
+    input_ = {};
     logits_ = {};
+    module_.balance_loss.grad_fn = {};
     module_.balance_loss = std::move(balance_loss_);
     module_.expert_counts = std::move(expert_counts_);
   }
@@ -49,6 +54,7 @@ class Gate {
   /// cumsum(mask, 0) - 1: one block column walks the tokens.
   Tensor positions(const Tensor& of) {
     const Tensor sums = c_.trace.empty(by_expert_, DType::int64, "running counts");
+    if (of.dtype == DType::boolean) mask("mask in 64 bits", of);
     c_.trace.compute(Kernel::pointwise(KernelKind::token_cumsum, DType::int64, n_.size, sums.bytes() * 2), {&of},
                      {&sums}, "gate cumsum");
     return mask("locations", sums);
@@ -68,6 +74,16 @@ class Gate {
     const Tensor stacked = made({k_, n_}, DType::int64, name, routes);
     return made({k_, n_}, DType::int32, name, {&stacked});
   }
+  Tensor random_priority(const Tensor& of);
+  /// What an expert keeps: at most its capacity of tokens.
+  Shape kept_shape() const {
+    const RoutedRows& rows = c_.routing[static_cast<std::size_t>(module_.index)];
+    return {{std::min(rows.capacity, n_.size), Symbol::capacity}, by_expert_.last()};
+  }
+  Tensor fullest_tokens(const Tensor& priority, DType dtype) {
+    const Tensor values = made(kept_shape(), dtype, "kept priorities", {&priority});
+    return made(kept_shape(), DType::int64, "kept tokens", {&values});
+  }
   void balance(const Variable& gates, const Tensor& of, std::int64_t numbers);
   void count(const Tensor& of);
   /// Without dropping, the largest count of the group's ranks is the capacity; the host reads it.
@@ -78,7 +94,7 @@ class Gate {
   LayerContext& c_;
   Autograd& g_;
   MoeModule& module_;
-  Variable logits_, balance_loss_;
+  Variable input_, logits_, mean_, balance_loss_;
   Tensor expert_counts_;
   Dim n_, k_;
   Shape by_expert_;
@@ -87,7 +103,7 @@ class Gate {
 // l_aux = mean probability x share of tokens, by expert; it is returned and never enters the loss.
 void Gate::balance(const Variable& gates, const Tensor& of, std::int64_t numbers) {
   const Dim e = by_expert_.last();
-  const Variable mean = ops::sum_rows(g_, gates, "mean probability");
+  mean_ = ops::sum_rows(g_, gates, "mean probability");
   Tensor share;
   {
     const Tensor wide = made(by_expert_, DType::fp32, "mask in fp32", {&of});
@@ -95,7 +111,7 @@ void Gate::balance(const Variable& gates, const Tensor& of, std::int64_t numbers
   }
   Variable loss;
   {
-    const Variable product = ops::mul(g_, mean, Variable{share}, "balance loss", KernelKind::small);
+    const Variable product = ops::mul(g_, mean_, Variable{share}, "balance loss", KernelKind::small);
     loss = ops::sum_all(g_, product, "balance loss");
   }
   for (std::int64_t i = 0; i < numbers; ++i) loss = ops::scale(g_, loss, "balance loss");
@@ -104,6 +120,7 @@ void Gate::balance(const Variable& gates, const Tensor& of, std::int64_t numbers
 
 void Gate::count(const Tensor& of) {
   expert_counts_ = reduced(of, {by_expert_.last()}, DType::int64, "tokens per expert");
+  if (of.dtype == DType::boolean) mask("mask in 64 bits", of);
 }
 
 void Gate::agree_on_capacity() {
@@ -166,28 +183,16 @@ Variable Gate::normalised(const Variable& weight, const Variable& total) {
 
 GateOutput Gate::top1() {
   GateOutput out;
-  Variable gates;
-  Tensor indices, mask1, random, top, locations;
-  Variable weight;
-  Tensor location;
+  Variable gates, weight;
+  Tensor location, locations, limit, top, random, mask1, indices;
   gates = ops::softmax(g_, logits_, DType::fp32, "gate probabilities");
   indices = reduced(gates, {n_}, DType::int64, "first expert");
   mask1 = mask("mask of first experts", indices);
   count(mask1);
   agree_on_capacity();
   balance(gates, mask1, 1);
-  {  // random priority: low + (high - low) rand
-    const Tensor uniform = made(by_expert_, DType::fp32, "random numbers", {});
-    const Tensor scaled = made(by_expert_, DType::fp32, "random numbers", {&uniform});
-    const Tensor shifted = made(by_expert_, DType::fp32, "random numbers", {&scaled});
-    random = made(by_expert_, DType::fp32, "random priority", {&mask1, &shifted});
-  }
-  {
-    const RoutedRows& rows = c_.routing[static_cast<std::size_t>(module_.index)];
-    const Shape kept{{std::min(rows.capacity, n_.size), Symbol::capacity}, by_expert_.last()};
-    const Tensor values = made(kept, DType::fp32, "kept priorities", {&random});
-    top = made(kept, DType::int64, "kept tokens", {&values});
-  }
+  random = random_priority(mask1);
+  top = fullest_tokens(random, DType::fp32);
   {
     Tensor kept;
     {
@@ -197,15 +202,14 @@ GateOutput Gate::top1() {
     mask1 = std::move(kept);
   }
   {
-    Tensor expert;
+    Tensor product;
     {
       const Tensor sum = reduced(mask1, {n_}, DType::int64, "kept tokens");
-      const Tensor product = made({n_}, DType::int64, "kept tokens", {&sum});
-      const Tensor limit = made({n_}, DType::int64, "kept tokens", {&product});
-      expert = made({n_}, DType::int64, "expert of each token", {&indices, &limit});
+      product = made({n_}, DType::int64, "kept tokens", {&sum});
     }
-    indices = std::move(expert);
+    limit = made({n_}, DType::int64, "kept tokens", {&product});
   }
+  indices = made({n_}, DType::int64, "expert of each token", {&indices, &limit});
   locations = positions(mask1);
   {
     const Variable masked = ops::mul(g_, gates, Variable{mask1}, "masked probabilities", KernelKind::mixed_mul);
@@ -216,7 +220,23 @@ GateOutput Gate::top1() {
   out.experts = made({k_, n_}, DType::int32, "expert of each route", {&indices});
   out.slots = made({k_, n_}, DType::int32, "slot of each route", {&location});
   out.weights = ops::view(g_, weight, {k_, n_});
+  indices = {};
   return out;
+}
+
+// mask * (low + (high - low) rand): where an expert is full, random tokens stay.
+Tensor Gate::random_priority(const Tensor& of) {
+  Tensor shifted;
+  {
+    const Tensor uniform = made(by_expert_, DType::fp32, "random numbers", {});
+    Tensor scaled;
+    {
+      const Tensor range = made({}, DType::fp32, "range", {});
+      scaled = made(by_expert_, DType::fp32, "random numbers", {&uniform, &range});
+    }
+    shifted = made(by_expert_, DType::fp32, "random numbers", {&scaled});
+  }
+  return made(by_expert_, DType::fp32, "random priority", {&of, &shifted});
 }
 
 // Gumbel noise: -log(-log(u)) from bounded random numbers, step by step.
@@ -302,6 +322,8 @@ GateOutput Gate::top2() {
 
 GateOutput Gate::top_k() {
   GateOutput out;
+  Variable route_weights;
+  Tensor slots, experts, kept, fits, top, masked_values;
   Variable weights;
   Tensor locations, mask_k;
   ops::TopK chosen;
@@ -311,16 +333,15 @@ GateOutput Gate::top_k() {
   count(mask_k);
   balance(gates, mask_k, 3);
   agree_on_capacity();
+  ops::TopK kept_tokens;
   if (c_.scenario.plan.moe.drop_tokens) {  // the least probable tokens of a full expert go first
-    const RoutedRows& rows = c_.routing[static_cast<std::size_t>(module_.index)];
-    const Shape kept{{std::min(rows.capacity, n_.size), Symbol::capacity}, by_expert_.last()};
-    Tensor fits, top;
-    const Tensor masked = made(by_expert_, DType::fp32, "chosen probabilities by expert", {&chosen.values});
     {
-      const Tensor values = made(kept, DType::fp32, "kept probabilities", {&masked});
-      top = made(kept, DType::int64, "kept tokens", {&values});
+      const Tensor zeros = made(by_expert_, DType::fp32, "zeros", {});
+      masked_values = made(by_expert_, DType::fp32, "chosen probabilities by expert", {&zeros, &chosen.values});
     }
-    fits = made(by_expert_, DType::boolean, "within capacity", {&top});
+    kept_tokens.values = Variable{made(kept_shape(), DType::fp32, "kept probabilities", {&masked_values})};
+    kept_tokens.indices = made(kept_shape(), DType::int64, "kept tokens", {&masked_values});
+    fits = made(by_expert_, DType::boolean, "within capacity", {&kept_tokens.indices});
     ops::launch(c_.trace, KernelKind::vectorized, {&fits}, mask_k, "drop tokens");
   }
   locations = positions(mask_k);
@@ -330,8 +351,7 @@ GateOutput Gate::top_k() {
     const Variable total = ops::clamp(g_, sum, "sum of gate weights, at least eps");
     weights = ops::divide(g_, masked, total, "normalised probabilities");
   }
-  const Tensor kept = made({n_, k_}, DType::boolean, "kept routes", {&mask_k, &chosen.indices});
-  Tensor experts, slots;
+  kept = made({n_, k_}, DType::boolean, "kept routes", {&mask_k, &chosen.indices});
   {
     const Tensor evicted = made({n_, k_}, DType::int64, "evicted routes", {});
     experts = made({n_, k_}, DType::int64, "expert of each route", {&kept, &chosen.indices, &evicted});
@@ -340,10 +360,14 @@ GateOutput Gate::top_k() {
     const Tensor all = made({n_, k_}, DType::int64, "slot of each route", {&locations, &chosen.indices});
     slots = made({n_, k_}, DType::int64, "slot of each kept route", {&all, &kept});
   }
-  const Variable route_weights = ops::gather_last(g_, weights, chosen.indices, "weight of each route");
+  route_weights = ops::gather_last(g_, weights, chosen.indices, "weight of each route");
   out.experts = narrow_stack({&experts}, "expert of each route");
   out.slots = narrow_stack({&slots}, "slot of each route");
   out.weights = ops::reordered(g_, route_weights, {k_, n_}, "gate weights by route");
+  chosen.values = {};
+  locations = {};
+  masked_values = {};
+  kept_tokens = {};
   return out;
 }
 
@@ -352,8 +376,7 @@ GateOutput Gate::top_k() {
 GateOutput run_native_gate(LayerContext& c, MoeModule& module, const Variable& input) {
   GateOutput out;
   call_module(c, module.router, input, [&](const Variable& x) {
-    Gate gate(c, module,
-              ops::linear_fp32(c.g, x, *module.router.weight, {c.zero3_linear, "gate logits", module.router.name}));
+    Gate gate(c, module, x);
     out = module.spec->top_k == 1 ? gate.top1() : module.spec->top_k == 2 ? gate.top2() : gate.top_k();
     gate.hand_over();
     return out.weights;
