@@ -56,8 +56,8 @@ TEST(SharedConfigs, AlpacaSavesNoWeightsAndNeedsHostMemory) {
 TEST(SharedConfigs, AxolotlUsesAliasesTinySubGroupsAndASlowOptimizer) {
   const CheckReport report = check_shared("axolotl_zero3_bf16_cpuoffload_all");
   EXPECT_THAT(found(report, Severity::error), IsEmpty());
-  EXPECT_THAT(found(report, Severity::warning),
-              IsSupersetOf({"trap.sub_group /zero_optimization/sub_group_size", "trap.cpu_optimizer /zero_force_ds_cpu_optimizer"}));
+  EXPECT_THAT(found(report, Severity::warning), IsSupersetOf({"trap.sub_group /zero_optimization/sub_group_size",
+                                                              "trap.cpu_optimizer /zero_force_ds_cpu_optimizer"}));
   EXPECT_THAT(found(report, Severity::note), IsSupersetOf({"ds.alias /zero_optimization/max_live_parameters",
                                                            "ds.alias /zero_optimization/max_reuse_distance"}));
 }

@@ -72,7 +72,8 @@ TEST(NativeExperts, AreRefusedAtStage3AndReplaceDenseLayersOnly) {
   EXPECT_THAT(judge(R"({"zero": {"stage": 2}, "moe": {"num_experts": 8, "top_k": 2}})", "llama-3.1-8b"), IsEmpty());
   EXPECT_THAT(codes(judge(R"({"moe": {"implementation": "native"}})", "llama-3.1-8b")),
               ElementsAre("plan.moe.native_experts /moe"));
-  EXPECT_THAT(codes(judge(R"({"moe": {"num_experts": 8}})", "mixtral-8x7b")), ElementsAre("plan.moe.native_dense /moe"));
+  EXPECT_THAT(codes(judge(R"({"moe": {"num_experts": 8}})", "mixtral-8x7b")),
+              ElementsAre("plan.moe.native_dense /moe"));
   EXPECT_THAT(codes(judge(R"({"moe": {"num_experts": [8, 8]}})", "llama-3.1-8b")),
               ElementsAre("plan.moe.native_layers /moe/num_experts"));
   EXPECT_THAT(codes(judge(R"({"moe": {"num_experts": 4, "top_k": 5}})", "llama-3.1-8b")),
