@@ -92,6 +92,7 @@ RotaryTables rotary_tables(LayerContext& c, const Variable& hidden) {
   Tensor sin, cos, angles, half, positions;  // they die in the order in which they are made
   positions = make({s}, DType::fp32, "positions in fp32");
   half = make({s, {d / 2, Symbol::head_dim}}, DType::fp32, "rotary angles");
+  c.g.take_gemm_workspace();  // frequencies times positions is the model's first matrix product
   angles = make({s, width}, DType::fp32, "rotary angles");
   const DType dtype = hidden.dtype;
   const auto table = [&](const char* name) {
