@@ -105,32 +105,26 @@ class Zero3Hooks final : public ModuleHooks {
   std::vector<const Module*> entered_;  // before backward, and not yet left
 };
 
-/// Weights of linear layers: autograd keeps their parameter, not their storage.
-bool is_linear_weight(const Parameter& parameter) {
-  if (!parameter.decl) return false;
-  switch (parameter.decl->role) {
-    case Role::head:
-    case Role::q:
-    case Role::k:
-    case Role::v:
-    case Role::o:
-    case Role::output_gate:
-    case Role::q_a:
-    case Role::q_b:
-    case Role::kv_a:
-    case Role::kv_b:
-    case Role::index_q:
-    case Role::index_k:
-    case Role::index_weights:
-    case Role::gate:
-    case Role::up:
-    case Role::down:
-    case Role::router:
-    case Role::shared_gate:
-    case Role::shared_up:
-    case Role::shared_down:
-    case Role::shared_expert_gate: return true;
-    default: return parameter.decl->role == Role::embedding;  // as a tied head
+/// Does autograd keep a weight's storage?  It keeps a parameter that an operator takes as it is by itself, and the engine
+/// empties and fills it behind autograd's back; but fused experts, and linear weights outside of the engine's own linear,
+/// enter as transposed views, whose storage stays.
+bool is_pinned(const Parameter& parameter, bool engine_linear) {
+  const Role role = parameter.decl ? parameter.decl->role : Role::other;
+  switch (role) {
+    case Role::experts_gate_up:
+    case Role::experts_down:
+    case Role::other: return true;
+    case Role::embedding:
+    case Role::final_norm:
+    case Role::input_norm:
+    case Role::post_attention_norm:
+    case Role::q_norm:
+    case Role::k_norm:
+    case Role::q_a_norm:
+    case Role::kv_a_norm:
+    case Role::attention_norm:
+    case Role::index_k_norm: return false;
+    default: return !engine_linear;
   }
 }
 
@@ -160,7 +154,7 @@ class Zero3Job final : public TorchJob {
       for (const int index : coordinator_.fetched_by(*module)) in_leaf[static_cast<std::size_t>(index)] = true;
     }
     for (Parameter& parameter : model_->parameters_in_order) {
-      if (layers_.zero3_linear && is_linear_weight(parameter)) parameter.pinned_by_autograd = false;
+      parameter.pinned_by_autograd = is_pinned(parameter, layers_.zero3_linear);
       const bool leaf = in_leaf[static_cast<std::size_t>(parameter.index)];
       parameter.on_gradient = [this, leaf](Parameter& p, Tensor gradient) {
         leaf ? gradients_.keep_for_leaf(p, std::move(gradient)) : gradients_.ready(p, std::move(gradient));
@@ -185,9 +179,8 @@ class Zero3Job final : public TorchJob {
     for (const Module* leaf : leaves_) {
       // A leaf whose input needs no gradient has no hook of its own at its backward's end.
       const std::vector<int>& held = coordinator_.fetched_by(*leaf);
-      const bool waiting = std::any_of(held.begin(), held.end(), [&](int index) {
-        return static_cast<bool>(parameters_[index].parameter->grad);
-      });
+      const bool waiting = std::any_of(
+          held.begin(), held.end(), [&](int index) { return static_cast<bool>(parameters_[index].parameter->grad); });
       if (waiting) gradients_.leaf_ready(held);
     }
     gradients_.finish();
@@ -221,8 +214,8 @@ class Zero3Job final : public TorchJob {
       for (const Parameter* parameter : module->parameters) {
         if (rank_ != 0 || seen[static_cast<std::size_t>(parameter->index)]) continue;
         seen[static_cast<std::size_t>(parameter->index)] = true;
-        collected.push_back(trace_.host_empty(parameter->shape, parameter->dtype, parameter->name,
-                                              Category::temporaries, false));
+        collected.push_back(
+            trace_.host_empty(parameter->shape, parameter->dtype, parameter->name, Category::temporaries, false));
         trace_.record(HostCopy{false, false, collected.back().bytes()}, Lane::compute, {&parameter->data},
                       {&collected.back()}, "save parameter");
       }
@@ -236,8 +229,8 @@ class Zero3Job final : public TorchJob {
     for (const zero3::SubGroup& group : optimizer_.sub_groups()) {
       if (group.on_host) continue;
       for (const Tensor* tensor : {&group.master, &group.states.front().first, &group.states.front().second}) {
-        const Tensor copy =
-            trace_.host_empty(tensor->shape, tensor->dtype, "storage on its way to a file", Category::temporaries, false);
+        const Tensor copy = trace_.host_empty(tensor->shape, tensor->dtype, "storage on its way to a file",
+                                              Category::temporaries, false);
         trace_.record(HostCopy{false, false, copy.bytes()}, Lane::compute, {tensor}, {&copy}, "save optimizer state");
       }
     }

@@ -33,8 +33,7 @@ ModelBuilder::ModelBuilder(Trace& trace, const Scenario& scenario, ShardedParame
 
 void ModelBuilder::build() {
   Scoped category(trace_.category, Category::parameters);
-  const AttentionSpec* attention =
-      scenario_.model.layers.empty() ? nullptr : &scenario_.model.layers.front().attention;
+  const AttentionSpec* attention = scenario_.model.layers.empty() ? nullptr : &scenario_.model.layers.front().attention;
   if (attention) {
     const std::int64_t width = attention->rope_head_dim > 0 ? attention->rope_head_dim : attention->head_dim;
     for (const char* name : {"rotary frequencies", "original rotary frequencies"})
@@ -70,9 +69,9 @@ void ModelBuilder::make_whole(Declared& declared) {
   const Shape shape = shape_of(*declared.decl);
   const Tensor initial = trace_.empty(shape, DType::fp32, "parameter in fp32");
   declared.whole = trace_.empty(shape, dtype_, declared.decl->name.c_str());
-  trace_.compute(Kernel::pointwise(KernelKind::vectorized, dtype_, shape.numel(),
-                                   initial.bytes() + declared.whole.bytes()),
-                 {&initial}, {&declared.whole}, "cast parameter");
+  trace_.compute(
+      Kernel::pointwise(KernelKind::vectorized, dtype_, shape.numel(), initial.bytes() + declared.whole.bytes()),
+      {&initial}, {&declared.whole}, "cast parameter");
 }
 
 Tensor ModelBuilder::empty_shard(std::int64_t elements) {
@@ -118,8 +117,8 @@ void ModelBuilder::shard() {
   tied_head_ = {};
   if (scenario_.plan.construction == Construction::cpu) {
     for (Declared& declared : declared_) {
-      declared.whole = trace_.host_empty(shape_of(*declared.decl), dtype_, declared.decl->name.c_str(),
-                                         Category::parameters, false);
+      declared.whole =
+          trace_.host_empty(shape_of(*declared.decl), dtype_, declared.decl->name.c_str(), Category::parameters, false);
     }
     for (Declared& declared : declared_) {
       const Tensor moved = trace_.empty(shape_of(*declared.decl), dtype_, declared.decl->name.c_str());

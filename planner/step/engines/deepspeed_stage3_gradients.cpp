@@ -45,9 +45,8 @@ void Gradients::keep_for_leaf(Parameter& parameter, Tensor gradient) {
     parameter.grad = std::move(gradient);
     return;
   }
-  trace_.compute(
-      pointwise(KernelKind::vectorized, gradient.dtype, gradient.numel(), gradient.bytes() * 3),
-      {&parameter.grad, &gradient}, {&parameter.grad}, "accumulate gradient");
+  trace_.compute(pointwise(KernelKind::vectorized, gradient.dtype, gradient.numel(), gradient.bytes() * 3),
+                 {&parameter.grad, &gradient}, {&parameter.grad}, "accumulate gradient");
 }
 
 void Gradients::leaf_ready(const std::vector<int>& parameters) {
@@ -97,13 +96,12 @@ void Gradients::flush() {
   wait_for_old_events();
   Scoped lane(trace_.lane, parameters_.lanes().reduce);
   Scoped category(trace_.category, Category::communication_buckets);
-  std::sort(entries_.begin(), entries_.end(),
-            [](const Entry& a, const Entry& b) { return a.parameter < b.parameter; });
+  std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.parameter < b.parameter; });
   const Communicator communicator = parameters_[entries_.front().parameter].communicator;
   const bool in_bucket = plan_.zero.contiguous_gradients && elements_ <= plan_.zero.reduce_bucket_size;
   {
-    const std::vector<Tensor> parts = in_bucket && !plan_.zero.reduce_scatter ? all_reduce_bucket(communicator)
-                                                                             : reduce_scatter(communicator);
+    const std::vector<Tensor> parts =
+        in_bucket && !plan_.zero.reduce_scatter ? all_reduce_bucket(communicator) : reduce_scatter(communicator);
     for (std::size_t i = 0; i < entries_.size(); ++i) partition(parameters_[entries_[i].parameter], parts[i]);
   }
   entries_.clear();

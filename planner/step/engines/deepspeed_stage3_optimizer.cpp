@@ -116,18 +116,18 @@ void Optimizer::make_master(SubGroup& group) {
   const DType dtype = master_dtype();
   const Tensor& part = parameters_[group.parameters.front()].shard;
   const Shape shape = flat_shape(group.elements);
-  if (group.on_host) {
-    const Tensor cast = trace_.host_empty(shape, dtype, "master before its clone", Category::temporaries, false);
-    group.master = trace_.host_empty(shape, dtype, "master weights", Category::master_weights, false);
-    move(part, group.master, group.elements);
+  if (!group.on_host && dtype == plan().compute_dtype() && !trace_.on_host(part)) {
+    group.master = part.view_as(shape);  // the part itself is the master
     return;
   }
-  if (dtype == plan().compute_dtype() && !trace_.on_host(part)) {  // the part itself is the master
-    group.master = part.view_as(shape);
-    return;
-  }
-  group.master = trace_.empty(shape, dtype, "master weights");
-  move(part, group.master, group.elements);
+  const auto make = [&](const char* name) {
+    return group.on_host ? trace_.host_empty(shape, dtype, name, Category::master_weights, false)
+                         : trace_.empty(shape, dtype, name);
+  };
+  const Tensor cast = make("master before its clone");
+  move(part, cast, group.elements);
+  group.master = make("master weights");
+  move(cast, group.master, group.elements);
 }
 
 // Copies, and casts if the types differ, between any two places; a cast happens where the wider tensor is.
@@ -194,8 +194,8 @@ void Optimizer::make_gradient_partition() {
                              : trace_.empty(flat_shape(elements_), dtype, "gradient partition");
   for (const SubGroup& group : sub_groups_) {
     for (const int index : group.parameters)
-      gradients_.set_target(
-          index, {gradient_partition_.view_as(flat_shape(parameters_[index].part)), group.kept_gradient});
+      gradients_.set_target(index,
+                            {gradient_partition_.view_as(flat_shape(parameters_[index].part)), group.kept_gradient});
   }
 }
 
@@ -253,7 +253,8 @@ void Optimizer::norm(const SubGroup& group) {
   scalars_.push_back(trace_.empty({}, DType::fp64, "norm of a sub-group", Category::temporaries));
   const Communicator& communicator = group.communicator;
   all_reduce_scalar(scalars_.back(), communicator.group, communicator.ranks, "gradient norm");
-  if (communicator.group == group_id::expert_data_parallel) {  // the other experts are on the other ranks of their group
+  if (communicator.group ==
+      group_id::expert_data_parallel) {  // the other experts are on the other ranks of their group
     all_reduce_scalar(scalars_.back(), group_id::expert_parallel, plan().expert_parallel, "gradient norm");
   }
 }
@@ -299,8 +300,8 @@ void Optimizer::update_on_device(SubGroup& group) {
   trace_.compute(pointwise(KernelKind::unscale, gradient.dtype, group.elements, gradient.bytes() * 2), {&gradient},
                  {&gradient}, "unscale and clip");
   OptimizerImplementation implementation = plan().optimizer.implementation;
-  const bool for_cpu = implementation == OptimizerImplementation::deepspeed_cpu ||
-                       implementation == OptimizerImplementation::torch_cpu;
+  const bool for_cpu =
+      implementation == OptimizerImplementation::deepspeed_cpu || implementation == OptimizerImplementation::torch_cpu;
   if (for_cpu) implementation = OptimizerImplementation::foreach;  // what a partial offload runs on the device
   adamw_step(trace_, implementation, plan().optimizer.moments, {group.master}, {&gradient}, group.states);
   const Tensor& part = parameters_[group.parameters.front()].shard;
@@ -312,10 +313,10 @@ void Optimizer::update_on_host(SubGroup& group) {
   if (group.states.empty()) {
     const Shape shape = flat_shape(group.elements);
     AdamState& state = group.states.emplace_back();
-    state.first = trace_.host_empty(shape, plan().optimizer.moments, "adam first moment",
-                                    Category::optimizer_moments, false);
-    state.second = trace_.host_empty(shape, plan().optimizer.moments, "adam second moment",
-                                     Category::optimizer_moments, false);
+    state.first =
+        trace_.host_empty(shape, plan().optimizer.moments, "adam first moment", Category::optimizer_moments, false);
+    state.second =
+        trace_.host_empty(shape, plan().optimizer.moments, "adam second moment", Category::optimizer_moments, false);
   }
   AdamState& state = group.states.front();
   trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "adamw");

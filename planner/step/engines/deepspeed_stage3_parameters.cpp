@@ -131,7 +131,8 @@ void ShardedParameters::gather_flat(const std::vector<int>& indices, const std::
   }
   const ShardedParameter& first = (*this)[indices.front()];
   call->to_split = indices;
-  call->flat = trace_.empty(flat_shape(parts * first.communicator.ranks), first.parameter->dtype, "gathered parameters");
+  call->flat =
+      trace_.empty(flat_shape(parts * first.communicator.ranks), first.parameter->dtype, "gathered parameters");
   {
     std::vector<Tensor> shards;
     for (const int index : indices) shards.push_back(shard_on_device((*this)[index]));
@@ -171,7 +172,8 @@ void ShardedParameters::split(const GatherCall& call) {
     Parameter& parameter = *sharded.parameter;
     Scoped layer(trace_.layer, static_cast<std::int16_t>(parameter.decl->layer));
     Tensor whole = trace_.empty(parameter.shape, parameter.dtype, parameter.name);
-    trace_.compute(copy_kernel(parameter.dtype, sharded.numel()), {&call.flat}, {&whole}, "copy out of the flat buffer");
+    trace_.compute(copy_kernel(parameter.dtype, sharded.numel()), {&call.flat}, {&whole},
+                   "copy out of the flat buffer");
     last_gather_ = trace_.next_op() - 1;
     parameter.data = std::move(whole);
     sharded.presence = Presence::available;
@@ -211,7 +213,8 @@ void ShardedParameters::gather_now(int index) {
   if (sharded.communicator.ranks > 1) {
     collective(CollectiveKind::all_gather, sharded.communicator, shard, buffer);
   } else {
-    trace_.compute(copy_kernel(parameter.dtype, sharded.numel()), {&shard}, {&buffer}, "copy of an unsharded parameter");
+    trace_.compute(copy_kernel(parameter.dtype, sharded.numel()), {&shard}, {&buffer},
+                   "copy of an unsharded parameter");
   }
   parameter.data = buffer.view_as(parameter.shape);
 }
