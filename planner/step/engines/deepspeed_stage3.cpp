@@ -171,11 +171,15 @@ class Zero3Job final : public TorchJob {
     optimizer_.initialize();
   }
 
+  // In the first step the first micro-batch records the order of visits and the second makes the small parameters whole.
+  std::int64_t first_alike() const override { return step_ == 0 ? 2 : 1; }
+
   void before_forward(bool first_micro_batch) override { first_micro_batch_ = first_micro_batch; }
 
   void before_backward(bool boundary) override { gradients_.begin_micro_batch(first_micro_batch_, boundary); }
 
   void after_backward(bool) override {
+    Scoped issuer(trace_.issuer, Issuer::backward);
     for (const Module* leaf : leaves_) {
       // A leaf whose input needs no gradient has no hook of its own at its backward's end.
       const std::vector<int>& held = coordinator_.fetched_by(*leaf);

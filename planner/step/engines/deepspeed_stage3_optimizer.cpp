@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "planner/step/engines/deepspeed_checks.hpp"
 #include "planner/step/groups.hpp"
 
 namespace plimsoll::zero3 {
@@ -236,21 +237,16 @@ void Optimizer::all_reduce_scalar(const Tensor& scalar, GroupId group, std::int6
 }
 
 void Optimizer::norm(const SubGroup& group) {
-  std::vector<Tensor> norms;
-  if (!group.on_host) {
-    norms.reserve(group.parameters.size());
-    for (const int index : group.parameters) {
-      const std::int64_t part = parameters_[index].part;
-      const Tensor& gradient = gradients_.target(index).partition;
-      Tensor wide = trace_.empty(flat_shape(part), DType::fp64, "gradient in float64", Category::temporaries);
-      trace_.compute(pointwise(KernelKind::upcast_fp64, DType::fp64, part, wide.bytes()), {&gradient}, {&wide},
-                     "gradient norm");
-      norms.push_back(trace_.empty({}, DType::fp64, "gradient norm", Category::temporaries));
-      trace_.compute(pointwise(KernelKind::reduce_norm, DType::fp64, part, wide.bytes()), {&wide}, {&norms.back()},
-                     "gradient norm");
+  {
+    std::vector<Tensor> norms;
+    if (!group.kept_gradient) {
+      for (const int index : group.parameters)
+        norms.push_back(deepspeed::gradient_norm(trace_, gradients_.target(index).partition));
+      deepspeed::joined_norm(trace_, norms);
     }
+    scalars_.push_back(trace_.empty({}, DType::fp64, "norm of a sub-group", Category::temporaries));
+    deepspeed::small_kernels(trace_, 1, "norm of a sub-group");
   }
-  scalars_.push_back(trace_.empty({}, DType::fp64, "norm of a sub-group", Category::temporaries));
   const Communicator& communicator = group.communicator;
   all_reduce_scalar(scalars_.back(), communicator.group, communicator.ranks, "gradient norm");
   if (communicator.group ==
@@ -263,7 +259,7 @@ void Optimizer::step() {
   Scoped category(trace_.category, Category::temporaries);
   if (plan().precision == Precision::fp16) check_overflow();
   for (const SubGroup& group : sub_groups_) norm(group);
-  trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "total gradient norm");
+  deepspeed::truth_test(trace_, "is the gradient norm finite");
   gradients_.drop_norms();
   for (SubGroup& group : sub_groups_) {
     if (group.on_host) {
@@ -297,8 +293,7 @@ Tensor Optimizer::fp32_gradient(const SubGroup& group) {
 
 void Optimizer::update_on_device(SubGroup& group) {
   const Tensor gradient = fp32_gradient(group);
-  trace_.compute(pointwise(KernelKind::unscale, gradient.dtype, group.elements, gradient.bytes() * 2), {&gradient},
-                 {&gradient}, "unscale and clip");
+  deepspeed::unscale(trace_, gradient);
   OptimizerImplementation implementation = plan().optimizer.implementation;
   const bool for_cpu =
       implementation == OptimizerImplementation::deepspeed_cpu || implementation == OptimizerImplementation::torch_cpu;

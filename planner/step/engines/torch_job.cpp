@@ -51,7 +51,8 @@ void TorchJob::step(bool steady) {
   for (std::int64_t i = 0; i < micro_batches; ++i) {
     const bool last = i + 1 == micro_batches;
     // Between the first and the last one all micro-batches are alike: one is traced and stands for all of them.
-    const bool repeated = i == 1 && micro_batches > 3;
+    const std::int64_t alike = micro_batches - 1 - i;
+    const bool repeated = i == first_alike() && alike > 1;
     const OpId first = trace_.next_op();
     if (last) {
       micro_batch(i, steady ? "steady_forward" : "first_step_forward",
@@ -61,7 +62,7 @@ void TorchJob::step(bool steady) {
     }
     if (repeated) {
       trace_.end_phases();
-      program_.repeats.push_back({first, trace_.next_op(), micro_batches - 2});
+      program_.repeats.push_back({first, trace_.next_op(), alike});
       i = micro_batches - 2;
     }
   }

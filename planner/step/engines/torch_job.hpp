@@ -31,6 +31,8 @@ class TorchJob {
   virtual void after_forward() {}
   virtual void before_backward(bool /*boundary*/) {}
   virtual void after_backward(bool /*boundary*/) {}
+  /// Between the first and the last micro-batch of a step, the first one that all later ones are like.
+  virtual std::int64_t first_alike() const { return 1; }
   virtual void optimizer_step() = 0;
   /// Saving, if this engine's saving is modelled.
   virtual void save() {}
