@@ -12,6 +12,7 @@
 #include "planner/cli/remedy.hpp"
 #include "planner/cli/table.hpp"
 #include "planner/cli/terminal.hpp"
+#include "planner/step/checkpoint_files.hpp"
 
 namespace plimsoll {
 namespace {
@@ -68,9 +69,10 @@ void print_categories(const Evaluation& evaluation) {
 }
 
 void print_figures(const Ledger& ledger) {
-  Table table({{"figure"}, {"GiB", Align::right}, {"between", Align::right}, {"", Align::right}, {"evidence"}});
+  Table table({{"figure"}, {"GiB", Align::right}, {"between"}, {"evidence"}});
   const auto row = [&](const std::string& name, const Figure& figure) {
-    table.row({name, gibibytes(figure.value), gibibytes(figure.interval.low), gibibytes(figure.interval.high),
+    table.row({name, gibibytes(figure.value),
+               fmt::format("{} and {}", gibibytes(figure.interval.low), gibibytes(figure.interval.high)),
                name_of(figure.evidence)});
   };
   row("allocated peak", ledger.allocated_peak);
@@ -104,6 +106,10 @@ void print_rest(const Evaluation& evaluation) {
   print(fmt::format("\nHost memory of a node: {} of {} GiB, {} ranks: {}\n", gibibytes(ledger.host_per_node),
                     gibibytes(ledger.host_capacity), evaluation.context.ranks_per_node,
                     paint(name_of(ledger.host_verdict), colour_of(ledger.host_verdict))));
+  const std::vector<CheckpointFile> files = checkpoint_files(evaluation.scenario);
+  Bytes total;
+  for (const CheckpointFile& file : files) total += file.bytes;
+  if (!files.empty()) print(fmt::format("Saving writes {} files, {} GiB\n", files.size(), gibibytes(total)));
   const ParameterCounts counts = count_parameters(evaluation.scenario.model);
   print(fmt::format("Parameters: {}, {} of them active a token; dense {}, experts {}\n", format_count(counts.total),
                     format_count(counts.active), format_count(counts.dense), format_count(counts.expert)));

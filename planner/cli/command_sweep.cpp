@@ -181,8 +181,9 @@ int sweep(const SweepOptions& options) {
 
 std::function<int()> declare_sweep(CLI::App& app) {
   auto options = std::make_shared<SweepOptions>();
-  app.add_option("KEY=A,B,C", options->keys, "keys of the plan with the values to try; several make every combination")
-      ->required();
+  app.add_option("KEYS", options->keys, "keys of the plan with the values to try; several make every combination")
+      ->required()
+      ->type_name("KEY=A,B,C");
   add_common_inputs(app, options->inputs, {.rank = true});
   app.add_flag("--csv", options->csv, "comma-separated values instead of a table");
   app.add_option("--chart", options->chart, "writes an SVG of the memory of every combination")->type_name("FILE");

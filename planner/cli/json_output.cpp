@@ -5,6 +5,7 @@
 
 #include "planner/cli/in_words.hpp"
 #include "planner/cli/json_text.hpp"
+#include "planner/step/checkpoint_files.hpp"
 
 namespace plimsoll {
 namespace {
@@ -95,6 +96,16 @@ Json parameters_json(const ModelSpec& model) {
           {"expert", counts.expert}};
 }
 
+Json checkpoint_json(const Scenario& scenario) {
+  Json list = Json::array();
+  Bytes total;
+  for (const CheckpointFile& file : checkpoint_files(scenario)) {
+    list.push_back({{"name", file.name}, {"bytes", file.bytes.count}});
+    total += file.bytes;
+  }
+  return {{"files", list}, {"total_bytes", total.count}};
+}
+
 }  // namespace
 
 std::string diagnostics_json(const Diagnostics& diagnostics) {
@@ -132,6 +143,7 @@ std::string ledger_json(const Evaluation& evaluation, const std::optional<Remedy
   json["gpu"] = gpu_json(evaluation);
   json["phases"] = phases_json(ledger);
   json["host"] = host_json(ledger);
+  json["checkpoint"] = checkpoint_json(evaluation.scenario);
   json["parameters"] = parameters_json(evaluation.scenario.model);
   json["rank"] = evaluation.rank;
   json["assumptions"] = Json::array();

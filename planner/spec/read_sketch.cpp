@@ -21,6 +21,7 @@ namespace {
 constexpr std::string_view prefix = "sketch:";
 constexpr std::int64_t usual_vocab = 32'000;
 constexpr std::int64_t usual_head_dim = 128;
+constexpr std::int64_t usual_experts = 8;  // as Mixtral, whose layers a sketch has
 
 struct SketchKey {
   std::string_view name;
@@ -66,9 +67,12 @@ class SketchReader {
     read_entries();
     if (!stated("dense"))
       report("dense", "sketch", "the sketch does not state dense, the parameters outside the experts");
-    if (stated("expert") != stated("experts")) {
-      report(stated("expert") ? "expert" : "experts", "sketch",
-             "expert (parameters of all experts) and experts (per layer) go together");
+    if (stated("experts") && !stated("expert")) {
+      report("experts", "sketch", "expert (parameters of all experts) and experts (per layer) go together");
+    }
+    if (stated("expert") && !stated("experts")) {
+      entries_.emplace("experts", Entry{usual_experts, entries_.at("expert").begin, entries_.at("expert").end});
+      assume("{} experts in a layer", usual_experts);
     }
     if (value("dense", 0) + value("expert", 0) > limits::parameters) {
       report("expert", "range", fmt::format("more than {} parameters in all", format_count(limits::parameters)));

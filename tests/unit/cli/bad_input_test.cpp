@@ -37,11 +37,11 @@ class BadInput : public testing::Test {
  protected:
   TemporaryFile model{small_model};
 
-  Run with_plan(const std::string& text) {
+  ProgramRun with_plan(const std::string& text) {
     const TemporaryFile plan(text);
     return run({"ledger", "--model", model.path(), "--cluster", "8xh100", "--plan", plan.path()});
   }
-  static void expect_refused(const Run& result, const std::string& name) {
+  static void expect_refused(const ProgramRun& result, const std::string& name) {
     EXPECT_EQ(result.code, 1) << name << "\n" << result.err;
     EXPECT_THAT(result.err, HasSubstr("error[")) << name;
     EXPECT_EQ(result.out, "") << name;
@@ -70,7 +70,7 @@ TEST_F(BadInput, BrokenDeepSpeedConfigs) {
   for (const BadFile& file : broken_documents()) {
     if (std::string(file.name) == "two documents") continue;  // Hjson reads a second one as a value without quotes
     const TemporaryFile broken(file.text);
-    const Run result = run({"check", "--ds", broken.path(), "--gpus", "8"});
+    const ProgramRun result = run({"check", "--ds", broken.path(), "--gpus", "8"});
     EXPECT_EQ(result.code, 1) << file.name;
     EXPECT_FALSE(result.err.empty()) << file.name;
   }
@@ -118,7 +118,7 @@ TEST_F(BadInput, WrongOverrides) {
 TEST_F(BadInput, TheBatchEquation) {
   const TemporaryFile ds(R"({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4,
     "gradient_accumulation_steps": 1, "zero_optimization": {"stage": 3}})");
-  const Run result = run({"check", "--ds", ds.path(), "--gpus", "8"});
+  const ProgramRun result = run({"check", "--ds", ds.path(), "--gpus", "8"});
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.out, HasSubstr("train_batch_size"));
 }

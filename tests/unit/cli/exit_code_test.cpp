@@ -16,7 +16,7 @@ class ExitCode : public testing::Test {
 TEST_F(ExitCode, HelpAndVersionAreZeroOnStandardOutput) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"--help"}, {"--version"}, {"ledger", "--help"}, {"max", "--help"}}) {
-    const Run result = run(arguments);
+    const ProgramRun result = run(arguments);
     EXPECT_EQ(result.code, 0);
     EXPECT_FALSE(result.out.empty());
     EXPECT_EQ(result.err, "");
@@ -38,7 +38,7 @@ TEST_F(ExitCode, UsageIsTwo) {
            {"max", "hidden_size", "--model", model.path(), "--cluster", "1xh100"},
            {"check", "--plan", "a.json", "--ds", "b.json"},
            {"sweep", "micro_batch", "--model", model.path(), "--cluster", "1xh100"}}) {
-    const Run result = run(arguments);
+    const ProgramRun result = run(arguments);
     EXPECT_EQ(result.code, 2) << (arguments.empty() ? "" : arguments.front());
     EXPECT_EQ(result.out, "");
     EXPECT_FALSE(result.err.empty());
@@ -50,7 +50,7 @@ TEST_F(ExitCode, AMistypedCommandIsCorrected) { EXPECT_THAT(run({"ledgr"}).err, 
 TEST_F(ExitCode, AMissingFileIsThree) {
   for (const char* option : {"--model", "--cluster", "--plan", "--ds"}) {
     std::vector<std::string> arguments = {"check", option, "no/such/file.json"};
-    const Run result = run(arguments);
+    const ProgramRun result = run(arguments);
     EXPECT_EQ(result.code, 3) << option;
     EXPECT_THAT(result.err, HasSubstr("no/such/file.json"));
   }
@@ -59,19 +59,19 @@ TEST_F(ExitCode, AMissingFileIsThree) {
 TEST_F(ExitCode, ADirectoryForAFileIsThree) { EXPECT_EQ(run({"check", "--plan", testing::TempDir()}).code, 3); }
 
 TEST_F(ExitCode, WhatCannotBeWrittenIsThree) {
-  const Run result = run({"sweep", "micro_batch=1", "--model", model.path(), "--cluster", "1xh100", "--set",
-                          "engine=ddp", "--chart", "/proc/no/such/chart.svg"});
+  const ProgramRun result = run({"sweep", "micro_batch=1", "--model", model.path(), "--cluster", "1xh100", "--set",
+                                 "engine=ddp", "--chart", "/proc/no/such/chart.svg"});
   EXPECT_EQ(result.code, 3);
   EXPECT_THAT(result.err, HasSubstr("chart.svg"));
 }
 
 TEST_F(ExitCode, ASiblingThatIsNotBuiltIsThreeOrRuns) {
-  const Run result = run({"gui", "--version"});
+  const ProgramRun result = run({"gui", "--version"});
   EXPECT_TRUE(result.code == 3 || result.code == 0) << result.code;
 }
 
 TEST_F(ExitCode, WhatDoesNotFitIsStillAnAnswer) {
-  const Run result = run(
+  const ProgramRun result = run(
       {"ledger", "--model", "llama-3.1-70b", "--cluster", "1xh100", "--set", "engine=ddp", "--set", "sequence=128"});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(result.out.substr(0, 3), "oom");
@@ -100,7 +100,7 @@ TEST_F(ExitCode, NumbersThatCannotBeAreDiagnostics) {
                                                                                     {"--rank", "8"}}) {
     std::vector<std::string> arguments = {"ledger", "--model", model.path(), "--cluster", "8xh100"};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    const Run result = run(arguments);
+    const ProgramRun result = run(arguments);
     EXPECT_EQ(result.code, 1) << more[0] << " " << more[1];
     EXPECT_THAT(result.err, HasSubstr("error[cli.")) << more[0] << " " << more[1];
     EXPECT_EQ(result.out, "");
@@ -111,7 +111,7 @@ TEST_F(ExitCode, AllFilesAreJudgedAtOnce) {
   const TemporaryFile plan(R"({"micro_batches": 2, "zero": {"stage": 4}})");
   const TemporaryFile cluster(R"({"device": "h100", "host": {"memory": 64}})");
   const TemporaryFile bad_model(R"({"model_type": "llama", "hidden_size": "wide"})");
-  const Run result =
+  const ProgramRun result =
       run({"ledger", "--model", bad_model.path(), "--cluster", cluster.path(), "--plan", plan.path(), "--gpus", "0"});
   EXPECT_EQ(result.code, 1);
   for (const char* pointer : {"/hidden_size", "/host/memory", "/micro_batches", "/zero/stage", "--gpus"})

@@ -22,7 +22,7 @@ std::string contents(std::FILE* file) {
 
 }  // namespace
 
-Run run(const std::vector<std::string>& arguments) {
+ProgramRun run(const std::vector<std::string>& arguments) {
   std::FILE* out = std::tmpfile();
   std::FILE* err = std::tmpfile();
   const pid_t child = fork();
@@ -40,7 +40,7 @@ Run run(const std::vector<std::string>& arguments) {
   }
   int status = 0;
   waitpid(child, &status, 0);
-  Run result;
+  ProgramRun result;
   result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   result.out = contents(out);
   result.err = contents(err);
@@ -49,7 +49,7 @@ Run run(const std::vector<std::string>& arguments) {
 
 nlohmann::json run_json(std::vector<std::string> arguments, int expected_code) {
   arguments.emplace_back("--json");
-  const Run result = run(arguments);
+  const ProgramRun result = run(arguments);
   EXPECT_EQ(result.code, expected_code) << result.err;
   nlohmann::json json = nlohmann::json::parse(result.out, nullptr, false);
   EXPECT_TRUE(json.is_object()) << result.out.substr(0, 200);

@@ -8,13 +8,13 @@
 
 namespace plimsoll::test {
 
-struct Run {
+struct ProgramRun {
   int code = -1;    ///< exit code; 128 + signal if it was killed
   std::string out;  ///< standard output
   std::string err;  ///< standard error
 };
 
-Run run(const std::vector<std::string>& arguments);
+ProgramRun run(const std::vector<std::string>& arguments);
 
 /// The object on standard output; discarded if it is not exactly one JSON value.
 nlohmann::json run_json(std::vector<std::string> arguments, int expected_code = 0);
