@@ -34,8 +34,8 @@ double fastest_piece(const std::vector<CollectivePrice::Piece>& pieces, double b
 
 }  // namespace
 
-Prices::Prices(const Calibration& calibration, const ClusterSpec& cluster, const StepProgram& program, double gemm_sag)
-    : calibration_(calibration), cluster_(cluster), program_(program), sag_(gemm_sag) {
+Prices::Prices(const Calibration& calibration, const ClusterSpec& cluster, const StepProgram& program, double sag)
+    : calibration_(calibration), cluster_(cluster), program_(program), sag_(sag), kernel_gap_(gap_of(program)) {
   const auto& factors = calibration.interference.factor;
   const auto other = factors.find("other");
   for (int i = 0; i < kernel_kind_count; ++i) {
@@ -52,24 +52,49 @@ Prices::Prices(const Calibration& calibration, const ClusterSpec& cluster, const
   }
 }
 
+/// Kernels of several streams follow each other less closely.
+SimTime Prices::gap_of(const StepProgram& program) const {
+  for (const RankClass& ranks : program.classes) {
+    for (OpId id = ranks.program.steady_first; id < ranks.program.steady_end; ++id) {
+      const Op& op = ranks.program.ops[id];
+      if (op.lane != Lane::compute && op.lane != Lane::host && std::holds_alternative<Collective>(op.action)) {
+        return to_sim(calibration_.host.kernel_gap_streams_s);
+      }
+    }
+  }
+  return to_sim(calibration_.host.kernel_gap_s);
+}
+
 double Prices::gemm_seconds(double m, double n, double k, DType dtype) const {
   const GemmPrice& price = calibration_.gemm;
   const double bytes = (m * k + k * n + m * n) * as_double(size_of(dtype));
-  if (dtype == DType::fp32)
-    return price.launch_s + std::max(2 * m * n * k / price.fp32_flops_per_s, bytes / price.memory_bytes_per_s);
-  if (std::min({m, n, k}) <= 64) return std::max(price.skinny_floor_s, bytes / price.skinny_bytes_per_s);
+  if (std::min({m, n, k}) <= 64 && dtype != DType::fp32)
+    return std::max(price.skinny_floor_s, bytes / price.skinny_bytes_per_s);
+  const double rate = dtype == DType::fp32 ? price.fp32_flops_per_s : price.flops_per_s;
   const double sms = std::max(1, cluster_.device.multiprocessors);
   double best = std::numeric_limits<double>::infinity();
   for (const GemmPrice::Tile& tile : price.tiles) {
     const double waves = std::ceil(std::ceil(m / tile.m) * std::ceil(n / tile.n) / sms);
     const double area = static_cast<double>(tile.m) * tile.n;
-    const double step =
-        2 * area * k / (price.flops_per_s / sms * tile.efficiency) + price.epilogue_s_per_element * area;
+    const double step = 2 * area * k / (rate / sms * tile.efficiency) + price.epilogue_s_per_element * area;
     best = std::min(best, waves * step);
   }
   const double busy =
       std::max(best + price.traffic_share * bytes / price.traffic_bytes_per_s, bytes / price.memory_bytes_per_s);
-  return price.launch_s + busy * sag_;
+  return price.launch_s + price.memset_s + busy * sag_;
+}
+
+/// One launch over all groups; without tensor cores (fp32) one product a group, each with its own waves.
+double Prices::grouped_seconds(const Kernel& kernel) const {
+  const GroupedGemmPrice& price = calibration_.grouped_gemm;
+  const auto groups = as_double(kernel.batch);
+  if (kernel.dtype == DType::fp32) {
+    return groups * gemm_seconds(as_double(kernel.m) / groups, as_double(kernel.n), as_double(kernel.k), kernel.dtype);
+  }
+  const double length = as_double(kernel.k);
+  const double many = kernel.batch > price.many_groups ? price.many_factor : 1;
+  const double rate = price.flops_per_s * many * length / (length + price.half_length);
+  return price.fixed_s + price.prepare_s + kernel.flops().count / rate * sag_;
 }
 
 double Prices::kernel_seconds(const Kernel& kernel) const {
@@ -77,15 +102,7 @@ double Prices::kernel_seconds(const Kernel& kernel) const {
     case KernelKind::gemm:
       return gemm_seconds(as_double(kernel.m) * as_double(kernel.batch), as_double(kernel.n), as_double(kernel.k),
                           kernel.dtype);
-    case KernelKind::grouped_gemm: {
-      const GroupedGemmPrice& price = calibration_.grouped_gemm;
-      const double length = as_double(kernel.k);
-      const double many = kernel.batch > price.many_groups ? price.many_factor : 1;
-      const double rate = kernel.dtype == DType::fp32
-                              ? calibration_.gemm.fp32_flops_per_s
-                              : price.flops_per_s * many * length / (length + price.half_length);
-      return price.fixed_s + price.prepare_s + kernel.flops().count / rate * sag_;
-    }
+    case KernelKind::grouped_gemm: return grouped_seconds(kernel);
     case KernelKind::attention_forward:
     case KernelKind::attention_backward: {
       const AttentionPrice& price = calibration_.attention;
@@ -106,7 +123,17 @@ double Prices::kernel_seconds(const Kernel& kernel) const {
   if (!price)
     return 1.35e-6 + as_double(kernel.bytes.count) / (0.85 * std::max(1.0, cluster_.device.memory_bandwidth.count));
   const double moved = price->bytes_per_s > 0 ? as_double(kernel.bytes.count) / price->bytes_per_s : 0;
-  return price->fixed_s + price->s_per_element * as_double(kernel.elements) + moved;
+  return price->fixed_s + price->s_per_element * as_double(kernel.elements) * sag_ + moved;
+}
+
+bool Prices::memory_bound(KernelKind kind) {
+  switch (kind) {
+    case KernelKind::gemm:
+    case KernelKind::grouped_gemm:
+    case KernelKind::attention_forward:
+    case KernelKind::attention_backward: return false;
+    default: return true;
+  }
 }
 
 SimTime Prices::kernel(const Kernel& kernel) const { return to_sim(kernel_seconds(kernel)); }

@@ -26,7 +26,7 @@ struct CollectiveCost {
 
 class Prices {
  public:
-  Prices(const Calibration& calibration, const ClusterSpec& cluster, const StepProgram& program, double gemm_sag);
+  Prices(const Calibration& calibration, const ClusterSpec& cluster, const StepProgram& program, double sag);
 
   SimTime kernel(const Kernel& kernel) const;
   /// By how much a kernel is stretched while a collective runs beside it.
@@ -37,18 +37,24 @@ class Prices {
   SimTime launch(Issuer issuer, KernelKind kind) const;
   SimTime host_work(const HostWork& work) const;
   SimTime launch_latency() const { return to_sim(calibration_.host.launch_latency_s); }
-  SimTime kernel_gap() const { return to_sim(calibration_.host.kernel_gap_s); }
+  SimTime kernel_gap() const { return kernel_gap_; }
+  double copy_in_interference() const { return calibration_.interference.copy_in_factor; }
+  /// True if the memory, not the SMs, bounds the kernel.
+  static bool memory_bound(KernelKind kind);
   SimTime sync() const { return to_sim(calibration_.host.sync_s); }
   int queue_depth() const { return calibration_.host.queue_depth; }
 
  private:
   double gemm_seconds(double m, double n, double k, DType dtype) const;
+  double grouped_seconds(const Kernel& kernel) const;
+  SimTime gap_of(const StepProgram& program) const;
   double kernel_seconds(const Kernel& kernel) const;
 
   const Calibration& calibration_;
   const ClusterSpec& cluster_;
   const StepProgram& program_;
   double sag_;
+  SimTime kernel_gap_;
   std::array<const KernelPrice*, kernel_kind_count> by_kind_{};
   std::array<double, kernel_kind_count> interference_{};
   std::array<double, host_work_kind_count> host_work_{};

@@ -310,7 +310,7 @@ class Simulation {
     lane.free_at = now_;
     lane.last = head.timed;
     ++lane.head;
-    if (active_collectives_ > 0 || head.collective) set_rates();
+    if (active_collectives_ > 0 || head.collective || static_cast<Lane>(l) == Lane::copy_in) set_rates();
   }
 
   /// Rates of what runs now: fair shares of each tier, and compute beside resident collectives.
@@ -320,6 +320,10 @@ class Simulation {
       std::array<double, tier_count> asked{};
       int resident = 0;
       bool computing = false;
+      const bool copying = state.lanes[static_cast<std::size_t>(Lane::copy_in)].running;
+      const LaneState& main = state.lanes[static_cast<std::size_t>(Lane::compute)];
+      const bool beside_copy =
+          copying && main.running && Prices::memory_bound(state.instances[main.queue[main.head]].kind);
       for (LaneState& lane : state.lanes) {
         if (!lane.running && !lane.arrived) continue;
         const Instance& head = state.instances[lane.queue[lane.head]];
@@ -339,6 +343,10 @@ class Simulation {
           lane.rate = (together > 1 ? 1 / together : 1) / (computing ? prices_.collective_interference() : 1);
         } else {
           lane.rate = resident > 0 ? 1 / prices_.interference(head.kind) : 1;
+          const auto index = static_cast<std::size_t>(&lane - state.lanes.data());
+          const bool shares_memory =
+              index == static_cast<std::size_t>(Lane::compute) || index == static_cast<std::size_t>(Lane::copy_in);
+          if (beside_copy && shares_memory) lane.rate /= prices_.copy_in_interference();
         }
       }
     }

@@ -34,6 +34,7 @@ struct GemmPrice {
     double efficiency = 1;
   };
   double launch_s = 1.6e-6;
+  double memset_s = 0;  ///< cuBLAS clears a counter before each product: a small kernel and one more gap
   double flops_per_s = 846e12;
   double epilogue_s_per_element = 1.3e-6 / 32768;
   double traffic_share = 0.066;  ///< of the bytes at memory_bytes_per_s that are not hidden
@@ -96,6 +97,7 @@ struct HostPrices {
   std::map<std::string, double> work_s;  ///< by HostWorkKind's name, per count
   double launch_latency_s = 6e-6;        ///< call to kernel on an idle stream
   double kernel_gap_s = 2e-6;            ///< from one kernel to the next of a full queue
+  double kernel_gap_streams_s = 2e-6;    ///< the same where several streams have work
   double sync_s = 8e-6;
   int queue_depth = 1024;  ///< launches outstanding per lane before the host blocks
   double spread = 0.3;     ///< relative difference between hosts
@@ -107,6 +109,7 @@ struct HostPrices {
 struct InterferencePrices {
   std::map<std::string, double> factor;  ///< by KernelKind's name; "other" for the rest
   double collective_factor = 1.08;       ///< a collective beside compute
+  double copy_in_factor = 1.0;           ///< copies on a stream of their own and memory-bound kernels beside each other
   Provenance provenance;
 };
 

@@ -79,6 +79,7 @@ class CalibrationReader {
   void gemm(ObjectReader& r) {
     GemmPrice& g = result_.gemm;
     seconds(r, "launch_us", g.launch_s, 1e-6);
+    seconds(r, "memset_us", g.memset_s, 1e-6);
     rate(r, "flops_per_s", g.flops_per_s);
     seconds(r, "epilogue_ps_per_element", g.epilogue_s_per_element, 1e-12);
     if (const auto value = r.number("traffic_share", 0, 10)) g.traffic_share = *value;
@@ -148,6 +149,7 @@ class CalibrationReader {
     seconds(r, "launch_compiled_us", h.launch_compiled_s, 1e-6);
     seconds(r, "launch_latency_us", h.launch_latency_s, 1e-6);
     seconds(r, "kernel_gap_us", h.kernel_gap_s, 1e-6);
+    seconds(r, "kernel_gap_streams_us", h.kernel_gap_streams_s, 1e-6);
     seconds(r, "sync_us", h.sync_s, 1e-6);
     seconds(r, "cpu_adam_ps_per_element", h.cpu_adam_s_per_element, 1e-12);
     if (const auto value = r.integer("queue_depth", 1, 1 << 20)) h.queue_depth = static_cast<int>(*value);
@@ -164,6 +166,7 @@ class CalibrationReader {
   void interference(ObjectReader& r) {
     InterferencePrices& i = result_.interference;
     if (const auto value = r.number("collective", 1, 100)) i.collective_factor = *value;
+    if (const auto value = r.number("copy_in", 1, 100)) i.copy_in_factor = *value;
     if (const Node* factors = r.object("factor")) {
       ObjectReader entries(*factors, diagnostics_, "calibration");
       for (const Node::Member& member : factors->members()) {

@@ -237,7 +237,9 @@ void Autograd::accumulate(Tensor& old, Tensor grad) {
     old = std::move(grad);
     return;
   }
-  const Kernel add = Kernel::pointwise(KernelKind::vectorized, old.dtype, old.numel(), old.bytes() * 3);
+  // Addends in different memory orders are walked element by element.
+  const KernelKind kind = old.permuted == grad.permuted ? KernelKind::vectorized : KernelKind::strided_accumulate;
+  const Kernel add = Kernel::pointwise(kind, old.dtype, old.numel(), old.bytes() * 3);
   if (old.storage.references() == 1 && !old.view) {
     trace.compute(add, {&old, &grad}, {&old}, "sum of gradients");
     return;

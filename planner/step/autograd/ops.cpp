@@ -70,7 +70,10 @@ Variable mul(Autograd& g, const Variable& a, const Variable& b, const char* name
     const auto product = [&](const Tensor& kept) {
       const Tensor& grad = call.grads[0];
       Tensor result = call.trace.empty(grad.shape, wider(grad.dtype, kept.dtype), "gradient of a product");
-      launch(call.trace, kind, {&grad, &kept}, result, "gradient of a product");
+      // Two whole tensors multiply along memory; only a broadcast operand needs the slower, strided kernel.
+      const bool whole = kept.numel() == grad.numel();
+      launch(call.trace, whole ? KernelKind::vectorized : kind, {&grad, &kept}, result, "gradient of a product");
+      result.permuted = grad.permuted || kind == KernelKind::strided_mul;
       return result;
     };
     if (call.wants(1)) call.out[1] = product(call.saved(call.wants(0) ? 1 : 0));

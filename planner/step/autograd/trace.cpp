@@ -25,7 +25,7 @@ Tensor Trace::allocate(BufferDecl buffer, const Shape& shape) {
   Storage* storage = free_storages_.back();
   free_storages_.pop_back();
   *storage = Storage{this, id, 0};
-  return Tensor{StorageRef(storage), shape, dtype, false};
+  return Tensor{StorageRef(storage), shape, dtype, false, false};
 }
 
 Tensor Trace::empty(const Shape& shape, DType dtype, const char* name, Category what) {

@@ -54,6 +54,7 @@ struct Tensor {
   StorageRef storage;
   Shape shape;
   DType dtype = DType::bf16;
+  bool permuted = false;  ///< its memory order is not that of its shape (heads-major data seen token-major)
   bool view = false;  ///< shares its base's storage; PyTorch never adds a gradient into a view in place
 
   explicit operator bool() const { return static_cast<bool>(storage); }
