@@ -69,14 +69,14 @@ TEST(Agreement, TheSimulatorMovesTheVolumes) {
   }
 }
 
-// No placement is smaller than what is alive at once; with back-pressure in the program the arena stays near it.
+// No placement is smaller than what is alive at once; best fit in issue order stays below twice that.
 TEST(Agreement, TheArenaHoldsWhatIsAlive) {
   for (const Scenario& s : sweep()) {
     if (s.plan.engine != Engine::plimsoll) continue;
     const StepProgram program = build_step(s, 0);
     const ArenaPlan arena = plan_arena(program.classes.front().program);
     EXPECT_GE(arena.size, arena.least);
-    EXPECT_LE(arena.size.count, arena.least.count * 3 / 2);
+    EXPECT_LE(arena.size.count, arena.least.count * 2);
   }
 }
 
