@@ -1,0 +1,192 @@
+// plimsoll compare: which tensor is in a real step and not in the program, or the other way round?
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <memory>
+
+#include "planner/base/format.hpp"
+#include "planner/cli/commands.hpp"
+#include "planner/cli/common_inputs.hpp"
+#include "planner/cli/evaluate.hpp"
+#include "planner/cli/in_words.hpp"
+#include "planner/cli/json_output.hpp"
+#include "planner/cli/table.hpp"
+#include "planner/cli/terminal.hpp"
+#include "planner/cli/trace_comparison.hpp"
+
+namespace plimsoll {
+namespace {
+
+struct CompareOptions {
+  InputOptions inputs;
+  std::string allocator_trace, snapshot, kineto, run_log;
+  std::string threshold = "1 MiB";
+  std::optional<double> within;
+  int steps = 1;
+  bool events = false;
+};
+
+/// Below this share of bytes in common, the record is of something else.
+constexpr double least_shared = 0.25;
+
+std::string size_in_words(const TensorGroup& group) {
+  if (group.least == group.bytes) return format_count(group.bytes.count);
+  return fmt::format("{} to {}", format_count(group.least.count), format_count(group.bytes.count));
+}
+
+std::string layers_in_words(const TensorGroup& group) {
+  if (group.last_layer < 0) return "";
+  if (group.first_layer == group.last_layer) return fmt::format("layer {}", group.first_layer);
+  return fmt::format("layers {}-{}", std::max(0, group.first_layer), group.last_layer);
+}
+
+void print_groups(const std::string& title, const std::vector<TensorGroup>& groups) {
+  if (groups.empty()) return;
+  Bytes total;
+  int count = 0;
+  Table table({{""}, {"", Align::right}, {"bytes each", Align::right}, {""}, {""}, {""}});
+  for (const TensorGroup& group : groups) {
+    total += group.total;
+    count += group.count;
+    table.row({group.phase, fmt::format("{} x", group.count), size_in_words(group),
+               group.name.empty() ? "(no label)" : group.name, group.formula, layers_in_words(group)});
+  }
+  print(fmt::format("\n{}: {} ({})\n{}", title, count, format(total), table.text(2)));
+}
+
+void print_lifetimes(const std::vector<TensorGroup>& groups) {
+  if (groups.empty()) return;
+  Table table({{""}, {"", Align::right}, {"bytes each", Align::right}, {""}, {""}, {""}});
+  for (const TensorGroup& group : groups) {
+    const int low = std::min(std::abs(group.shift_low), std::abs(group.shift_high));
+    const int high = std::max(std::abs(group.shift_low), std::abs(group.shift_high));
+    std::string shift = fmt::format("{} allocation{}", high, high == 1 ? "" : "s");
+    if (low != high) shift = fmt::format("{} to {}", low, shift);
+    const char* when = group.shift_low > 0 ? "later" : group.shift_high < 0 ? "earlier" : "earlier or later";
+    table.row({group.phase, fmt::format("{} x", group.count), size_in_words(group), group.name, layers_in_words(group),
+               fmt::format("freed {} {}", shift, when)});
+  }
+  print(fmt::format("\nIn both, but in the measured step\n{}", table.text(2)));
+}
+
+void print_comparison(const TraceComparison& c) {
+  Table table({{""}, {"program", Align::right}, {"measured", Align::right}, {"difference", Align::right}});
+  const auto row = [&](const char* name, std::int64_t mine, std::int64_t measured) {
+    table.row({name, format_count(mine), format_count(measured), format_count(mine - measured)});
+  };
+  row("allocations", c.program_count, c.trace_count);
+  row("their bytes", c.program_bytes.count, c.trace_bytes.count);
+  row("alive before the step", c.program_live.count, c.trace_live.count);
+  row("peak of the step", c.program_peak.bytes.count, c.trace_peak.bytes.count);
+  print(fmt::format("Allocations of at least {}: {} in both, {:.2f} % of the bytes\n\n{}", format(c.threshold),
+                    c.matched, 100 * c.shared(), table.text(2)));
+  print(
+      "  (the program's tensors rounded to 512 bytes; what was alive before the measured step counts whole blocks)\n");
+  print(fmt::format("\nPeak error {:+.3f} %\n  program:  {}, {}\n  measured: {}{}{}\n", 100 * c.peak_error(),
+                    c.program_peak.phase, c.program_peak.tensor, c.trace_peak.phase,
+                    c.trace_peak.phase.empty() ? "" : ", ", c.trace_peak.tensor));
+  print_groups("Only in the program", c.only_in_program);
+  print_groups("Only in the measured step", c.only_in_trace);
+  print_lifetimes(c.lifetimes);
+  print_groups("Alive at the program's peak only", c.only_at_program_peak);
+  print_groups("Alive at the measured peak only", c.only_at_trace_peak);
+}
+
+Result<AllocatorRecord> load_record(const CompareOptions& options) {
+  const bool is_trace = !options.allocator_trace.empty();
+  const auto file = load_unpacked(is_trace ? options.allocator_trace : options.snapshot);
+  if (!file) return file.diagnostics();
+  return is_trace ? read_allocator_trace(*file) : read_snapshot(*file);
+}
+
+Diagnostic of_another_program(const AllocatorRecord& record, const TraceComparison& comparison,
+                              const Scenario& scenario) {
+  Diagnostic diagnostic;
+  diagnostic.code = "compare.program";
+  auto file = std::make_shared<SourceFile>();
+  file->name = record.name;
+  diagnostic.place.file = std::move(file);
+  diagnostic.message =
+      fmt::format("this is of another program: {:.1f} % of the bytes are allocated by both, {} and {} allocations",
+                  100 * comparison.shared(), comparison.program_count, comparison.trace_count);
+  diagnostic.help = fmt::format("compared with {}; does the record hold one steady step (--steps N for more)?",
+                                scenario_in_words(scenario));
+  return diagnostic;
+}
+
+int usage(const std::string& message) {
+  fmt::print(stderr, "plimsoll compare: {}\n", message);
+  return exit_code::usage;
+}
+
+int compare_records(const CompareOptions& options, Bytes threshold) {
+  const std::optional<Inputs> inputs = load_scenario(options.inputs);
+  if (!inputs) return exit_code::input;
+  const auto record = load_record(options);
+  print_diagnostics(record.diagnostics());
+  if (!record) {
+    if (options.inputs.json) print(diagnostics_json(record.diagnostics()));
+    return exit_code::input;
+  }
+  const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
+  const ProgramRecord mine = record_of(evaluation.rank_program(), options.steps);
+  const TraceComparison comparison = compare(evaluation.rank_program(), mine, *record, threshold);
+  if (comparison.shared() < least_shared) {
+    const Diagnostics refusal = {of_another_program(*record, comparison, evaluation.scenario)};
+    print_diagnostics(refusal);
+    if (options.inputs.json) print(diagnostics_json(refusal));
+    return exit_code::input;
+  }
+  if (options.inputs.json) {
+    print(comparison_json(comparison));
+  } else if (options.events) {
+    print(list_differences(mine, *record, threshold));
+  } else {
+    print_comparison(comparison);
+  }
+  if (options.within && std::abs(comparison.peak_error()) > *options.within / 100) return exit_code::beyond;
+  return has_errors(record.diagnostics()) ? exit_code::input : exit_code::ok;
+}
+
+int compare_with(const CompareOptions& options) {
+  if (!options.kineto.empty()) return usage("--kineto: profiler traces are not read yet");
+  if (!options.run_log.empty()) return usage("--run-log: logs of runs are not read yet");
+  if (options.allocator_trace.empty() && options.snapshot.empty())
+    return usage("what was measured? Give --allocator-trace FILE or --snapshot FILE");
+  const auto threshold = parse_bytes(options.threshold);
+  if (!threshold || threshold->count < 0)
+    return usage(fmt::format("--threshold {} is no size, for example \"1 MiB\"", options.threshold));
+  return compare_records(options, *threshold);
+}
+
+}  // namespace
+
+std::function<int()> declare_compare(CLI::App& app) {
+  auto options = std::make_shared<CompareOptions>();
+  options->inputs.rank = "0";
+  add_common_inputs(app, options->inputs, {.rank = true});
+  auto* trace = app.add_option("--allocator-trace", options->allocator_trace,
+                               "allocations and frees of one steady step, JSON, also compressed by gzip");
+  app.add_option(
+         "--snapshot", options->snapshot,
+         "PyTorch's memory snapshot of one steady step as JSON, also compressed; two lines of Python write it:\n"
+         "  torch.cuda.memory._record_memory_history(context=\"alloc\", stacks=\"python\")  before the step\n"
+         "  json.dump(torch.cuda.memory._snapshot(), open(\"snapshot.json\", \"w\"))  after it")
+      ->excludes(trace);
+  app.add_option("--kineto", options->kineto, "a profiler trace: not read yet");
+  app.add_option("--run-log", options->run_log, "a log of a run: not read yet");
+  app.add_option("--threshold", options->threshold, "smaller allocations are left out")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  app.add_option("--steps", options->steps, "steady steps that the record holds")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100));
+  app.add_option("--within", options->within, "exit with 5 if the peak's error is beyond this many percent")
+      ->type_name("PERCENT")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--events", options->events, "both lists of events where they differ, as diff shows files");
+  return [options] { return compare_with(*options); };
+}
+
+}  // namespace plimsoll
