@@ -24,6 +24,7 @@ struct AttentionSpec {
   bool output_bias = false;
   QkNorm qk_norm = QkNorm::none;  ///< norms with weights only
   bool sinks = false;             ///< one learnt logit per query head (gpt-oss)
+  std::int64_t rotary_dim = 0;    ///< elements of a head that rotary embedding turns; 0: all of them
   // latent attention (MLA) only
   std::int64_t q_lora_rank = 0;  ///< 0: the query is projected at once
   std::int64_t kv_lora_rank = 0;

@@ -134,6 +134,7 @@ class ModelReader {
     a.q_heads = heads_;
     a.kv_heads = config_->integer({"num_key_value_heads", "kv_n_heads"}, 1, limits::heads, "kv_heads").value_or(heads_);
     a.head_dim = head_dim();
+    a.rotary_dim = rotary_dim(a.head_dim);
     const bool bias = config_->boolean("attention_bias", config_->boolean("qkv_bias", family_.attention_bias_default));
     a.qkv_bias =
         family_.qkv_bias == ModelFamily::Bias::always || (family_.qkv_bias == ModelFamily::Bias::by_key && bias);
@@ -161,6 +162,14 @@ class ModelReader {
                     "state head_dim if a head is not as wide as hidden_size / num_attention_heads");
     }
     return spec_.hidden / heads_;
+  }
+
+  /// What is stated of a partial rotary embedding: its width (MiniMax-M2) or its share of a head (GLM-4.5).
+  std::int64_t rotary_dim(std::int64_t head_dim) {
+    if (const auto stated = config_->integer({"rotary_dim"}, 0, width)) return std::min(*stated, head_dim);
+    const Node* share = config_->find({"partial_rotary_factor"});
+    if (share == nullptr || !share->is_number() || share->as_double() <= 0 || share->as_double() >= 1) return 0;
+    return static_cast<std::int64_t>(static_cast<double>(head_dim) * share->as_double());
   }
 
   AttentionSpec::QkNorm qk_norm() {

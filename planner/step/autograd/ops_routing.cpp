@@ -68,7 +68,8 @@ Bytes sort_scratch(std::int64_t keys, int bits) {
   const std::int64_t look_back = round_up(ceil_div(keys, tile) * bins * 4, align);
   const std::int64_t alternate = round_up(keys * 8, align);
   const std::int64_t counters = round_up(passes * 4, align);
-  return Bytes(histogram + look_back + 2 * alternate + counters + align - 1);
+  const std::int64_t buffers = passes > 1 ? 2 * alternate : 0;  // one pass sorts straight into the result
+  return Bytes(histogram + look_back + buffers + counters + align - 1);
 }
 
 Sorted sort(Trace& trace, const Tensor& keys, const char* name) {

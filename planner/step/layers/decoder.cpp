@@ -1,7 +1,10 @@
 // The decoder layer, the loop over layers, the head and the loss (planner/step/layers/layers.hpp).
-#include "planner/step/autograd/ops.hpp"
+#include "planner/step/autograd/ops_routing.hpp"
+#include "planner/step/layers/attention.hpp"
 #include "planner/step/layers/compiled.hpp"
 #include "planner/step/layers/layers.hpp"
+
+#include <algorithm>
 
 namespace plimsoll {
 
@@ -12,6 +15,13 @@ bool is_compiled(const Plan& plan) {
   return plan.compile && (plan.engine == Engine::fsdp2 || plan.engine == Engine::ddp);
 }
 
+/// Implementations with the scores in memory add a mask to them.
+bool needs_masks(const Scenario& scenario) {
+  const auto& layers = scenario.model.layers;
+  return scenario.plan.attention == AttentionImplementation::eager ||
+         std::any_of(layers.begin(), layers.end(), [](const LayerSpec& layer) { return layer.attention.sinks; });
+}
+
 bool is_recomputed(const Recompute& recompute, int layer) {
   return recompute.every > 0 && layer % recompute.every == 0;
 }
@@ -19,7 +29,7 @@ bool is_recomputed(const Recompute& recompute, int layer) {
 /// 0, 1, 2, ... and, since no mask is given, the question whether they restart anywhere (packed sequences): the host waits
 /// for the answer before it goes on.
 Tensor position_ids(LayerContext& c) {
-  const std::int64_t s = c.sequence();
+  const std::int64_t s = c.sequence(), b = c.batch();
   const auto make = [&](std::int64_t elements, DType dtype, const char* name, const Tensor& from) {
     Tensor tensor = c.trace.empty({{elements, Symbol::sequence}}, dtype, name);
     ops::launch(c.trace, KernelKind::small, {&from}, tensor, "packed sequences");
@@ -31,16 +41,46 @@ Tensor position_ids(LayerContext& c) {
     positions = make(s, DType::int64, "position ids", range);
   }
   Tensor sums, steps;
-  const Tensor first = make(1, DType::int64, "position before the first", positions);
+  const Tensor first = make(b, DType::int64, "position before the first", positions);
   {
-    const Tensor joined = make(s + 1, DType::int64, "positions with one before", positions);
-    steps = make(s, DType::int64, "steps between positions", joined);
+    const Tensor joined = make(b * (s + 1), DType::int64, "positions with one before", positions);
+    steps = make(b * s, DType::int64, "steps between positions", joined);
   }
-  const Tensor restarts = make(s, DType::boolean, "restarts", steps);
-  sums = make(s, DType::int64, "sums of restarts", restarts);
-  const Tensor none = make(1, DType::boolean, "no restart", sums);
+  const Tensor restarts = make(b * s, DType::boolean, "restarts", steps);
+  sums = make(b * s, DType::int64, "sums of restarts", restarts);
+  make(b * s, DType::int64, "restarts in 64 bits", restarts);
+  const Tensor none = make(b, DType::boolean, "no restart", sums);
   c.trace.record(HostSync{Lane::compute}, Lane::host, {&none}, {}, "packed sequences");
   return positions;
+}
+
+}  // namespace
+
+namespace {
+
+Variable feed_forward(LayerContext& c, DecoderLayerModule& module, const Variable& x,
+                      std::vector<Variable>* router_logits) {
+  return module.is_moe ? mixture_of_experts(c, module.moe, x, router_logits)
+                       : mlp(c, module.mlp, x, {module.mlp.gate.weight->shape.dim(0).size, Symbol::intermediate});
+}
+
+/// MiniMax-Text-01: the residual is the norm's output, and both branches are weighted by constants.
+Variable weighted_layer(LayerContext& c, DecoderLayerModule& module, const Variable& x, const RotaryTables& tables,
+                        std::vector<Variable>* router_logits) {
+  const auto weighted_sum = [&](const Variable& residual, const Variable& branch) {
+    Variable right;
+    const Variable left = ops::scale(c.g, residual, "weighted residual");
+    right = ops::scale(c.g, branch, "weighted branch");
+    return ops::add(c.g, left, right, "weighted sum");
+  };
+  Variable hidden = norm(c, module.input_norm, x);
+  {
+    const Variable attended = attention(c, module.attention, hidden, tables);
+    hidden = weighted_sum(hidden, attended);
+  }
+  hidden = norm(c, module.post_attention_norm, hidden);
+  const Variable mixed = feed_forward(c, module, hidden, router_logits);
+  return weighted_sum(hidden, mixed);
 }
 
 }  // namespace
@@ -48,6 +88,9 @@ Tensor position_ids(LayerContext& c) {
 Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable input, const RotaryTables& tables,
                        std::vector<Variable>* router_logits) {
   return call_module(c, module, std::move(input), [&](const Variable& x) {
+    if (c.scenario.model.family == "minimax" || c.scenario.model.family == "minimax_text_01") {
+      return weighted_layer(c, module, x, tables, router_logits);
+    }
     if (is_compiled(c.scenario.plan)) return compiled_decoder_layer(c, module, x, tables, router_logits);
     Variable hidden;
     {
@@ -56,8 +99,7 @@ Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable inp
       hidden = ops::add(c.g, x, normed, "residual after attention");
     }
     Variable out = norm(c, module.post_attention_norm, hidden);
-    out = module.is_moe ? mixture_of_experts(c, module.moe, out, router_logits)
-                        : mlp(c, module.mlp, out, {module.mlp.gate.weight->shape.dim(0).size, Symbol::intermediate});
+    out = feed_forward(c, module, out, router_logits);
     return ops::add(c.g, hidden, out, "residual after mlp");
   });
 }
@@ -68,10 +110,12 @@ Variable causal_lm_loss(LayerContext& c, TorchModel& model, const Variable& ids)
   std::vector<Variable>* wanted = c.scenario.model.router_logits_in_loss ? &router_logits : nullptr;
   return call_module(c, model, ids, [&](const Variable& input) {
     Variable hidden = call_module(c, model.body, input, [&](const Variable& tokens) {
+      Scoped masks(c.masks, {});  // they outlive the embedding's output
       const Variable embedded = call_module(c, model.embed_tokens, tokens, [&](const Variable& indices) {
         return ops::embedding(g, indices, *model.embedding, "embedding output");
       });
       const Tensor positions = position_ids(c);
+      if (needs_masks(c.scenario)) c.masks = attention_masks(c, embedded.dtype);
       RotaryTables tables;
       call_module(c, model.rotary, embedded, [&](const Variable& in) {
         tables = rotary_tables(c, in);
@@ -81,8 +125,11 @@ Variable causal_lm_loss(LayerContext& c, TorchModel& model, const Variable& ids)
       for (DecoderLayerModule& layer : model.layers) {
         Scoped where(c.trace.layer, static_cast<std::int16_t>(layer.layer));
         if (is_recomputed(c.scenario.plan.recompute, layer.layer)) {
-          x = g.checkpoint([&c, &layer, x, tables, wanted] { return decoder_layer(c, layer, x, tables, wanted); },
-                           is_compiled(c.scenario.plan));
+          const auto block = [&c, &layer, x, tables, wanted, masks = c.masks] {
+            Scoped current(c.masks, masks);
+            return decoder_layer(c, layer, x, tables, wanted);
+          };
+          x = g.checkpoint(block, is_compiled(c.scenario.plan));
         } else {
           x = decoder_layer(c, layer, x, tables, wanted);
         }
