@@ -16,24 +16,32 @@ class DdpJob final : public TorchJob {
   using TorchJob::TorchJob;
 
  private:
-  // Parameters in fp32 in module order (a tied head is made, then dropped); a 16-bit model is cast afterwards, one
-  // parameter at a time.
+  // Parameters in fp32 in module order (a tied head is made, then dropped), on the GPU or on the host; then moved or cast, or
+  // both, one parameter at a time.
   void construct() override {
     trace_.begin_phase("initialized");
     Scoped category(trace_.category, Category::parameters);
-    const bool cast = plan().precision == Precision::bf16 || plan().precision == Precision::fp16;
+    const bool host = plan().construction == Construction::cpu;
+    const auto make = [&](const Shape& shape, const char* name, Category what) {
+      return host ? trace_.host_empty(shape, DType::fp32, name, what, false)
+                  : trace_.empty(shape, DType::fp32, name, what);
+    };
     for (Parameter& parameter : model_->parameters_in_order) {
-      parameter.data = trace_.empty(parameter.shape, DType::fp32, parameter.name);
+      parameter.data = make(parameter.shape, parameter.name, Category::parameters);
     }
     if (scenario_.model.tied_embeddings) {
-      trace_.empty(model_->embedding->shape, DType::fp32, "tied head before it is dropped", Category::temporaries);
+      make(model_->embedding->shape, "tied head before it is dropped", Category::temporaries);
     }
-    if (cast) {
-      for (Parameter& parameter : model_->parameters_in_order) {
-        Tensor narrow = trace_.empty(parameter.shape, parameter.dtype, parameter.name);
-        ops::launch(trace_, KernelKind::vectorized, {&parameter.data}, narrow, "cast parameter");
-        parameter.data = std::move(narrow);
+    for (Parameter& parameter : model_->parameters_in_order) {
+      if (!host && parameter.dtype == DType::fp32) continue;
+      Tensor moved = trace_.empty(parameter.shape, parameter.dtype, parameter.name);
+      if (host) {
+        trace_.record(HostCopy{true, false, moved.bytes()}, Lane::compute, {&parameter.data}, {&moved},
+                      "move to the GPU");
+      } else {
+        ops::launch(trace_, KernelKind::vectorized, {&parameter.data}, moved, "cast parameter");
       }
+      parameter.data = std::move(moved);
     }
     if (plan().world_size > 1) wrap();
   }

@@ -1,0 +1,61 @@
+// Are the programs of FSDP2 and DDP sound with every option?  Buffers, hazards between lanes, waits.
+#include <gtest/gtest.h>
+
+#include "planner/step/build_step.hpp"
+#include "planner/step/verify_step.hpp"
+#include "tests/unit/step/scenario.hpp"
+
+namespace plimsoll {
+namespace {
+
+constexpr const char* llama = R"({"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 3,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 96,
+  "tie_word_embeddings": true, "max_position_embeddings": 64})";
+constexpr const char* qwen3_moe = R"({"model_type": "qwen3_moe", "hidden_size": 32, "num_hidden_layers": 2,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "moe_intermediate_size": 16,
+  "num_experts": 6, "num_experts_per_tok": 2, "vocab_size": 96, "tie_word_embeddings": false,
+  "output_router_logits": true, "norm_topk_prob": true, "max_position_embeddings": 64})";
+
+void expect_sound(std::vector<std::string> sets) {
+  std::string all;
+  for (const std::string& set : sets) all += set + " ";
+  for (const char* model : {llama, qwen3_moe}) {
+    for (const int rank : {0, 1}) {
+      const StepProgram program = build_step(make_scenario(model, sets), rank);
+      for (const std::string& fault : verify_step(program)) ADD_FAILURE() << all << "rank " << rank << ": " << fault;
+    }
+  }
+}
+
+std::vector<std::string> with(std::vector<std::string> sets, std::initializer_list<const char*> more) {
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
+
+TEST(TorchEngines, Fsdp2IsSoundWithEveryOption) {
+  const std::vector<std::string> base{"engine=fsdp2", "world_size=4", "micro_batch=2", "sequence=8"};
+  expect_sound(base);
+  expect_sound(with(base, {"fsdp.reshard_after_forward=false", "gradient_accumulation=5"}));
+  expect_sound(with(base, {"fsdp.reduce_dtype=bf16", "gradient_clipping=1.0", "recompute=full"}));
+  expect_sound(with(base, {"fsdp.replicate=2", "fsdp.reduce_dtype=bf16", "gradient_accumulation=2"}));
+  expect_sound(with(base, {"fsdp.replicate=4"}));
+  expect_sound(with(base, {"world_size=7", "construction=cpu", "optimizer.implementation=foreach"}));
+  expect_sound(with(base, {"world_size=1", "construction=gpu", "optimizer.implementation=single"}));
+  expect_sound(with(base, {"precision=fp32"}));
+  expect_sound(with(base, {"master_weights=none", "optimizer.moments=bf16", "attention=eager"}));
+  expect_sound(with(base, {"compile=true"}));
+  expect_sound(with(base, {"compile=true", "recompute=full", "gradient_accumulation=2"}));
+}
+
+TEST(TorchEngines, DdpIsSoundWithEveryOption) {
+  const std::vector<std::string> base{"engine=ddp", "world_size=4", "micro_batch=2", "sequence=8"};
+  expect_sound(with(base, {"precision=bf16_autocast"}));
+  expect_sound(with(base, {"precision=bf16_autocast", "gradient_accumulation=5", "gradient_clipping=1.0"}));
+  expect_sound(with(base, {"precision=bf16_autocast", "recompute=full", "construction=cpu"}));
+  expect_sound(with(base, {"precision=fp32"}));
+  expect_sound(with(base, {"precision=fp16", "master_weights=none", "optimizer.moments=bf16"}));
+  expect_sound(with(base, {"precision=bf16", "master_weights=none", "optimizer.moments=bf16", "compile=true"}));
+}
+
+}  // namespace
+}  // namespace plimsoll
