@@ -123,7 +123,9 @@ double Prices::kernel_seconds(const Kernel& kernel) const {
   if (!price)
     return 1.35e-6 + as_double(kernel.bytes.count) / (0.85 * std::max(1.0, cluster_.device.memory_bandwidth.count));
   const double moved = price->bytes_per_s > 0 ? as_double(kernel.bytes.count) / price->bytes_per_s : 0;
-  return price->fixed_s + price->s_per_element * as_double(kernel.elements) * sag_ + moved;
+  const Bytes output = Elements(kernel.elements) * kernel.dtype;
+  const double cached = as_double(output.count) <= calibration_.cache.bytes ? calibration_.cache.factor : 1;
+  return price->fixed_s + price->s_per_element * as_double(kernel.elements) * sag_ * cached + moved;
 }
 
 bool Prices::memory_bound(KernelKind kind) {

@@ -59,6 +59,7 @@ struct ClassState {
   std::uint32_t last_sync = none;
   std::map<GroupId, std::size_t> sequence;  ///< collectives reached, by group
   double compute_factor = 1;
+  double host_factor = 1;
   int rank = 0;
 };
 
@@ -95,12 +96,20 @@ class Simulation {
       state.program = &ranks.program;
       state.rank = ranks.example_rank;
       state.compute_factor = options.kernel_factor;
+      state.host_factor = options.host_factor;
+    }
+    const double n = program.world_size;
+    const double skew = options.host_skew < 0 ? calibration.host.spread * (n - 1) / (n + 1) : options.host_skew;
+    if (skew > 0 && program.world_size > 1) {
+      classes_.push_back(classes_.front());
+      classes_.back().host_factor *= 1 + skew;
     }
     for (const auto& [rank, factor] : options.stragglers) {
       ClassState& state = classes_.emplace_back();
       state.program = &program.classes.front().program;
       state.rank = rank;
       state.compute_factor = options.kernel_factor * factor;
+      state.host_factor = options.host_factor;
     }
     for (ClassState& state : classes_) {
       state.order = unrolled(*state.program);
@@ -137,14 +146,14 @@ class Simulation {
         const LaneState& lane = state.lanes[static_cast<std::size_t>(sync->waits_for)];
         if (lane.head < lane.queue.size()) return;  // still busy: the host waits
         const SimTime began = state.host_free;
-        state.host_free = std::max(state.host_free, lane.free_at) + scaled(prices_.sync());
+        state.host_free = std::max(state.host_free, lane.free_at) + scaled(state, prices_.sync());
         note_host(state, id, began, lane.last);
         ++state.next;
         continue;
       }
       if (const auto* work = std::get_if<HostWork>(&op.action)) {
         const SimTime began = state.host_free;
-        state.host_free += scaled(prices_.host_work(*work));
+        state.host_free += scaled(state, prices_.host_work(*work));
         if (op.lane != Lane::host || work->kind == HostWorkKind::cpu_adam) note_host(state, id, began, none);
         ++state.next;
         continue;
@@ -156,7 +165,9 @@ class Simulation {
     }
   }
 
-  SimTime scaled(SimTime host) const { return static_cast<SimTime>(static_cast<double>(host) * options_.host_factor); }
+  static SimTime scaled(const ClassState& state, SimTime host) {
+    return static_cast<SimTime>(static_cast<double>(host) * state.host_factor);
+  }
 
   void note_host(ClassState& state, OpId id, SimTime began, std::uint32_t waited_for) {
     const auto index = static_cast<std::uint32_t>(timeline_.ops.size());
@@ -173,8 +184,9 @@ class Simulation {
       const Kernel& kernel = state.program->kernels[compute->kernel];
       instance.kind = kernel.kind;
       instance.work = static_cast<SimTime>(static_cast<double>(prices_.kernel(kernel)) * state.compute_factor);
-      state.host_free += scaled(
-          prices_.launch(op.issuer, kernel.compiled ? KernelKind::compiled_pointwise : kernel.kind) * kernel.launches);
+      state.host_free +=
+          scaled(state, prices_.launch(op.issuer, kernel.compiled ? KernelKind::compiled_pointwise : kernel.kind) *
+                            kernel.launches);
       if (kernel.launches > 1) instance.work += prices_.kernel_gap() * (kernel.launches - 1);
     } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
       const CollectiveCost cost = prices_.collective(*collective, state.rank);
@@ -183,10 +195,10 @@ class Simulation {
       instance.tier = cost.tier;
       instance.collective = cost.time > 0;
       if (cost.time > 0) timeline_.evidence = std::max(timeline_.evidence, cost.evidence);
-      state.host_free += scaled(prices_.launch(op.issuer, KernelKind::small));
+      state.host_free += scaled(state, prices_.launch(op.issuer, KernelKind::small));
     } else if (const auto* copy = std::get_if<HostCopy>(&op.action)) {
       instance.work = prices_.copy(*copy);
-      state.host_free += scaled(prices_.launch(op.issuer, KernelKind::small));
+      state.host_free += scaled(state, prices_.launch(op.issuer, KernelKind::small));
     }
     instance.issued = state.host_free + prices_.launch_latency();
     instance.synced = state.last_sync;
@@ -402,10 +414,11 @@ std::vector<const RankProgram*> programs_of(const StepProgram& program) {
 Timeline simulate_step(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration,
                        const SimulateOptions& options) {
   Timeline timeline = Simulation(program, cluster, calibration, options, 1).run();
-  // Clocks sag under power in steps of more than 0.3 s that are mostly matrix products.
-  if (calibration.gemm.sag > 1 && to_seconds(timeline.step_time) > 0.3 &&
-      gemm_share(timeline, programs_of(program)) > 0.5) {
-    timeline = Simulation(program, cluster, calibration, options, calibration.gemm.sag).run();
+  const GemmPrice& gemm = calibration.gemm;
+  const double duty = matrix_duty(timeline, programs_of(program));
+  const double share = std::clamp((duty - gemm.sag_from) / (gemm.sag_full - gemm.sag_from), 0.0, 1.0);
+  if (gemm.sag > 1 && share > 0) {
+    timeline = Simulation(program, cluster, calibration, options, 1 + (gemm.sag - 1) * share).run();
   }
   return timeline;
 }

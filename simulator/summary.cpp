@@ -94,16 +94,14 @@ void summarise(Timeline& timeline, const std::vector<const RankProgram*>& progra
   timeline.bound_by = what_bounds(timeline);
 }
 
-double gemm_share(const Timeline& timeline, const std::vector<const RankProgram*>& programs) {
-  SimTime gemm = 0, all = 0;
+double matrix_duty(const Timeline& timeline, const std::vector<const RankProgram*>& programs) {
+  SimTime matrix = 0;
   for (const TimedOp& op : timeline.ops) {
-    const RankProgram& program = *programs[std::min<std::size_t>(op.class_index, programs.size() - 1)];
-    const auto* compute = std::get_if<Compute>(&program.ops[op.op].action);
-    if (!compute || op.lane != Lane::compute) continue;
-    all += op.end - op.start;
-    if (program.kernels[compute->kernel].kind == KernelKind::gemm) gemm += op.end - op.start;
+    if (op.class_index != 0 || op.lane != Lane::compute) continue;
+    const auto* compute = std::get_if<Compute>(&programs.front()->ops[op.op].action);
+    if (compute && programs.front()->kernels[compute->kernel].flops().count > 0) matrix += op.end - op.start;
   }
-  return all > 0 ? static_cast<double>(gemm) / static_cast<double>(all) : 0;
+  return timeline.step_time > 0 ? static_cast<double>(matrix) / static_cast<double>(timeline.step_time) : 0;
 }
 
 }  // namespace plimsoll

@@ -45,6 +45,10 @@ struct SimulateOptions {
   std::map<int, double> stragglers;  ///< rank -> factor on its compute
   double host_factor = 1;            ///< on all host costs
   double kernel_factor = 1;          ///< on all kernel times
+  /// A second class of ranks whose hosts take 1 + host_skew times as long, since a step follows the slowest of its ranks'
+  /// hosts; negative: what is expected of the slowest of n hosts drawn evenly from 1 - spread to 1 + spread, which is
+  /// spread (n - 1) / (n + 1).
+  double host_skew = -1;
 };
 
 /// Simulates the steady step of every rank class.  Every group is taken to hold members of every class.

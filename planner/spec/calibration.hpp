@@ -44,7 +44,10 @@ struct GemmPrice {
   double skinny_bytes_per_s = 2.6e12;
   double fp32_flops_per_s = 50e12;  ///< on CUDA cores, without TF32
   std::vector<Tile> tiles;
-  double sag = 1.0;  ///< clocks under sustained matrix work: steps longer than 0.3 s that are mostly GEMM
+  /// Clocks sag under sustained matrix work: from a duty (share of the step in products and attention) of `sag_from` on,
+  /// linearly, up to `sag` at `sag_full`.  It stretches what the SM clock bounds: products, attention, kernels priced by the
+  /// element.  Interpolated between two traced steps (duty 0.48: none; 0.63: 1.07).
+  double sag = 1.0, sag_from = 0.45, sag_full = 0.63;
   Provenance provenance;
 };
 
@@ -77,6 +80,12 @@ struct KernelPrice {
   double s_per_element = 0;
   double bytes_per_s = 0;
   Provenance provenance;
+};
+
+/// Tensors that still lie in the L2 cache make kernels priced by the element faster.
+struct CachePrice {
+  double bytes = 0;   ///< outputs of at most this size
+  double factor = 1;  ///< on the time
 };
 
 struct CollectivePrice {
@@ -121,6 +130,7 @@ struct Calibration {
   std::map<std::string, KernelPrice> kernels;  ///< by KernelKind's name
   std::vector<CollectivePrice> collectives;
   HostPrices host;
+  CachePrice cache;
   InterferencePrices interference;
   double copy_fixed_s = 3e-6, copy_bytes_per_s = 50e9;  ///< host to device and back, pinned
   Provenance copies;

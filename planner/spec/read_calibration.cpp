@@ -36,6 +36,11 @@ class CalibrationReader {
     section("kernels", [this](ObjectReader& r) { kernels(r); });
     section("host", [this](ObjectReader& r) { host(r); });
     section("interference", [this](ObjectReader& r) { interference(r); });
+    section("cache", [this](ObjectReader& r) {
+      if (const auto value = r.number("bytes", 0, highest_rate)) result_.cache.bytes = *value;
+      if (const auto value = r.number("factor", 0.01, 1)) result_.cache.factor = *value;
+      provenance(r);
+    });
     section("copies", [this](ObjectReader& r) {
       seconds(r, "fixed_us", result_.copy_fixed_s, 1e-6);
       rate(r, "bytes_per_s", result_.copy_bytes_per_s);
@@ -89,6 +94,10 @@ class CalibrationReader {
     rate(r, "skinny_bytes_per_s", g.skinny_bytes_per_s);
     rate(r, "fp32_flops_per_s", g.fp32_flops_per_s);
     if (const auto value = r.number("sag", 1, 10)) g.sag = *value;
+    if (const auto value = r.number("sag_from", 0, 1)) g.sag_from = *value;
+    if (const auto value = r.number("sag_full", 0, 1)) g.sag_full = *value;
+    if (g.sag_full <= g.sag_from)
+      r.report(Severity::error, "sag_full", "range", "/gemm/sag_full must be above sag_from");
     each(r, "tiles", [&g](ObjectReader& tile) {
       g.tiles.push_back({static_cast<int>(tile.required_integer("m", 1, 4096)),
                          static_cast<int>(tile.required_integer("n", 1, 4096)),

@@ -65,14 +65,26 @@ Variable add(Autograd& g, const Variable& a, const Variable& b, const char* name
   return with_graph(std::move(result), std::move(node));
 }
 
+namespace {
+
+/// A part of a wider tensor (a chunk of its columns) is not contiguous: kernels walk it element by element.
+bool is_part(Trace& trace, const Tensor& tensor) {
+  return tensor.bytes() < trace.program().buffers[tensor.buffer()].size;
+}
+
+KernelKind strided(KernelKind kind) { return kind == KernelKind::vectorized ? KernelKind::strided_mul : kind; }
+
+}  // namespace
+
 Variable mul(Autograd& g, const Variable& a, const Variable& b, const char* name, KernelKind kind) {
   NodeRef node = g.make_node({&a, &b}, [kind](BackwardCall& call) {
     const auto product = [&](const Tensor& kept) {
       const Tensor& grad = call.grads[0];
       Tensor result = call.trace.empty(grad.shape, wider(grad.dtype, kept.dtype), "gradient of a product");
       // Two whole tensors multiply along memory; only a broadcast operand needs the slower, strided kernel.
-      const bool whole = kept.numel() == grad.numel();
-      launch(call.trace, whole ? KernelKind::vectorized : kind, {&grad, &kept}, result, "gradient of a product");
+      const bool whole = kept.numel() == grad.numel() && !is_part(call.trace, kept);
+      launch(call.trace, whole ? KernelKind::vectorized : strided(kind), {&grad, &kept}, result,
+             "gradient of a product");
       result.permuted = grad.permuted || kind == KernelKind::strided_mul;
       return result;
     };
@@ -86,7 +98,8 @@ Variable mul(Autograd& g, const Variable& a, const Variable& b, const char* name
     if (b.requires_grad()) g.save(node, a);
   }
   Tensor result = g.trace.empty(a.numel() >= b.numel() ? a.shape : b.shape, wider(a.dtype, b.dtype), name);
-  launch(g.trace, kind, {&a, &b}, result, name);
+  const bool parts = is_part(g.trace, a) || is_part(g.trace, b);
+  launch(g.trace, parts ? strided(kind) : kind, {&a, &b}, result, name);
   return with_graph(std::move(result), std::move(node));
 }
 
@@ -150,11 +163,12 @@ Variable activation(Autograd& g, const Variable& x, const char* name, KernelKind
   NodeRef node = g.make_node({&x}, [backward](BackwardCall& call) {
     const Tensor kept = call.saved(0);
     call.out[0] = call.trace.empty(kept.shape, kept.dtype, "gradient of an activation");
-    launch(call.trace, backward, {&call.grads[0], &kept}, call.out[0], "activation backward");
+    launch(call.trace, is_part(call.trace, kept) ? KernelKind::strided_accumulate : backward, {&call.grads[0], &kept},
+           call.out[0], "activation backward");
   });
   if (!keeps_result) g.save(node, x);
   Tensor result = g.trace.empty(x.shape, x.dtype, name);
-  launch(g.trace, forward, {&x}, result, name);
+  launch(g.trace, is_part(g.trace, x) ? KernelKind::strided_mul : forward, {&x}, result, name);
   if (keeps_result) g.save(node, result);
   return with_graph(std::move(result), std::move(node));
 }
@@ -205,7 +219,7 @@ Variable concatenate(Autograd& g, const Variable& a, const Variable& b, const ch
   });
   Shape joined = a.shape;
   joined.sizes[static_cast<std::size_t>(joined.rank) - 1] += b.shape.last().size;
-  Tensor result = g.trace.empty(joined, a.dtype, name);
+  Tensor result = g.trace.empty(joined, wider(a.dtype, b.dtype), name);
   launch(g.trace, KernelKind::concatenate, {&a, &b}, result, name);
   return with_graph(std::move(result), std::move(node));
 }

@@ -167,7 +167,7 @@ void OffloadedJob::step_on_host(std::size_t group) {
   }
   const Bytes moved =
       on_host.gradient.bytes() * 3 + master.bytes() * 3 + on_host.first_moment.bytes() * 4 + on_host.staging.bytes();
-  trace_.record(HostWork{HostWorkKind::cpu_adam, 1, moved}, Lane::host,
+  trace_.record(HostWork{HostWorkKind::cpu_adam, master.numel(), moved}, Lane::host,
                 {&on_host.gradient, &master, &on_host.first_moment, &on_host.second_moment},
                 {&master, &on_host.first_moment, &on_host.second_moment, &on_host.staging}, "adamw on the host");
 }

@@ -234,7 +234,8 @@ void Gradients::partition_on_host(const ShardedParameter& sharded, const Tensor&
   const std::int64_t part = sharded.part;
   const Lane lane = trace_.lane;
   const auto copy = [&](bool to_device, const Tensor& from, const Tensor& into, const char* role) {
-    trace_.record(HostCopy{to_device, true, into.bytes()}, lane, {&from}, {&into}, role);
+    // One of the two is the whole buffer, the other this parameter's part of it.
+    trace_.record(HostCopy{to_device, true, std::min(from.bytes(), into.bytes())}, lane, {&from}, {&into}, role);
   };
   Tensor on_device;
   if (first_micro_batch_) copy(false, reduced, to.partition, "gradient to the host");
