@@ -1,0 +1,168 @@
+// Steps small enough to compute by hand.  Prices are set so that a kernel of n elements takes n microseconds, host and gaps
+// nothing, unless a test says otherwise.
+#include <gtest/gtest.h>
+
+#include "planner/spec/read_cluster.hpp"
+#include "simulator/timeline.hpp"
+
+namespace plimsoll {
+namespace {
+
+constexpr SimTime us = 1'000'000;  // picoseconds
+
+class SimulateTest : public ::testing::Test {
+ protected:
+  SimulateTest() : cluster_(*load_cluster("2xh200")) {
+    KernelPrice small;
+    small.fixed_s = 0;
+    small.s_per_element = 1e-6;
+    calibration_.kernels["small"] = small;
+    HostPrices& host = calibration_.host;
+    host.launch_forward_s = host.launch_backward_s = host.launch_optimizer_s = 0;
+    host.launch_latency_s = host.kernel_gap_s = host.kernel_gap_streams_s = host.sync_s = 0;
+    host.work_s["python"] = 1e-6;
+    calibration_.interference.collective_factor = 1;
+    // A collective of S bytes alone takes S microseconds.
+    for (const CollectiveKind kind : {CollectiveKind::all_gather, CollectiveKind::all_to_all}) {
+      calibration_.collectives.push_back({kind, Tier::nvlink, 2, {{0, 1e6}}, {}});
+    }
+    program_.groups = {{"dp", 2, 1}};
+    program_.world_size = 2;
+    program_.classes.emplace_back().ranks = 2;
+  }
+
+  RankProgram& rank() { return program_.classes.front().program; }
+
+  OpId add(const Action& action, Lane lane, std::vector<OpId> after = {}) {
+    Op op;
+    op.action = action;
+    op.lane = lane;
+    op.role = "op";
+    op.first_after = static_cast<std::uint32_t>(rank().after.size());
+    op.after_count = static_cast<std::uint16_t>(after.size());
+    rank().after.insert(rank().after.end(), after.begin(), after.end());
+    rank().ops.push_back(op);
+    rank().steady_end = static_cast<OpId>(rank().ops.size());
+    return rank().steady_end - 1;
+  }
+  OpId compute(std::int64_t microseconds, Lane lane = Lane::compute, std::vector<OpId> after = {}) {
+    rank().kernels.push_back(Kernel::pointwise(KernelKind::small, DType::fp32, microseconds, Bytes(0)));
+    return add(Compute{static_cast<KernelId>(rank().kernels.size() - 1)}, lane, std::move(after));
+  }
+  OpId collective(std::int64_t microseconds, Lane lane, CollectiveKind kind = CollectiveKind::all_gather,
+                  std::vector<OpId> after = {}) {
+    return add(Collective{kind, DType::bf16, 0, Bytes(microseconds), Bytes(microseconds)}, lane, std::move(after));
+  }
+
+  Timeline run(SimulateOptions options = {}) {
+    if (options.host_skew < 0) options.host_skew = 0;
+    return simulate_step(program_, cluster_, calibration_, options);
+  }
+  static const TimedOp& find(const Timeline& timeline, OpId op, std::uint16_t class_index = 0) {
+    for (const TimedOp& timed : timeline.ops) {
+      if (timed.op == op && timed.class_index == class_index) return timed;
+    }
+    ADD_FAILURE() << "op " << op << " did not run";
+    return timeline.ops.front();
+  }
+
+  ClusterSpec cluster_;
+  Calibration calibration_;
+  StepProgram program_;
+};
+
+TEST_F(SimulateTest, OpsOfALaneRunOneAfterAnother) {
+  compute(3);
+  const OpId second = compute(4);
+  const Timeline timeline = run();
+  EXPECT_EQ(timeline.step_time, 7 * us);
+  EXPECT_EQ(find(timeline, second).start, 3 * us);
+}
+
+TEST_F(SimulateTest, AnEdgeHoldsAnotherLaneBack) {
+  const OpId first = compute(5);
+  const OpId second = compute(2, Lane::gather, {first});
+  compute(1, Lane::reduce);
+  const Timeline timeline = run();
+  EXPECT_EQ(find(timeline, second).start, 5 * us);
+  EXPECT_EQ(timeline.step_time, 7 * us);
+}
+
+TEST_F(SimulateTest, TheHostBoundsAStepOfShortKernels) {
+  calibration_.host.launch_forward_s = 10e-6;
+  for (int i = 0; i < 3; ++i) compute(1);
+  const Timeline timeline = run();
+  EXPECT_EQ(timeline.step_time, 31 * us);  // the third launch ends after 30, its kernel runs 1
+  EXPECT_EQ(timeline.exposed.at("host"), 10 * us + 2 * 9 * us);
+  EXPECT_EQ(timeline.bound_by, "host");
+}
+
+TEST_F(SimulateTest, ASyncStallsTheHostUntilTheLaneHasDrained) {
+  compute(8);
+  add(HostSync{Lane::compute}, Lane::host);
+  add(HostWork{HostWorkKind::python, 3, Bytes(0)}, Lane::host);
+  const OpId last = compute(1);
+  EXPECT_EQ(find(run(), last).start, 11 * us);
+}
+
+// Two collectives on one tier, each of which alone takes all of it: both take twice as long.
+TEST_F(SimulateTest, CollectivesOnOneTierShareIt) {
+  const double bandwidth = bandwidth_per_gpu(cluster_, Tier::nvlink).count;
+  for (CollectivePrice& price : calibration_.collectives)
+    price.pieces = {{0, 2 * 0.9 * bandwidth}};                                // bus factor 1/2: the whole tier
+  const auto size = static_cast<std::int64_t>(2 * 0.9 * bandwidth * 100e-6);  // 100 us alone
+  collective(size, Lane::gather);
+  collective(size, Lane::exchange, CollectiveKind::all_to_all);
+  EXPECT_NEAR(static_cast<double>(run().step_time), 200.0 * us, 0.01 * us);
+}
+
+TEST_F(SimulateTest, ComputeBesideACollectiveIsStretched) {
+  calibration_.interference.factor["small"] = 2;
+  collective(4, Lane::gather);
+  compute(10);
+  // 4 us beside it do 2 us of work; 8 are left.
+  EXPECT_EQ(run().step_time, 12 * us);
+}
+
+// A collective starts when the last rank has arrived.
+TEST_F(SimulateTest, AStragglerMakesItsPeersWait) {
+  compute(10);
+  const OpId gather = collective(5, Lane::compute);
+  SimulateOptions options;
+  options.stragglers[1] = 3;
+  const Timeline timeline = run(options);
+  EXPECT_EQ(find(timeline, gather, 0).start, 30 * us);
+  EXPECT_EQ(timeline.step_time, 35 * us);
+}
+
+TEST_F(SimulateTest, ALanesBusyTimeIsTheSumOfItsOpsAndThePathIsTheStep) {
+  const OpId gather = collective(6, Lane::gather);
+  compute(4);
+  compute(3, Lane::compute, {gather});
+  const Timeline timeline = run();
+  EXPECT_EQ(timeline.step_time, 9 * us);
+  EXPECT_EQ(timeline.lanes[static_cast<std::size_t>(Lane::compute)].busy, 7 * us);
+  EXPECT_EQ(timeline.exposed.at("all_gather"), 2 * us);
+  SimTime path = 0;
+  for (const std::uint32_t index : timeline.critical_path) path += timeline.ops[index].end - timeline.ops[index].start;
+  EXPECT_EQ(path, timeline.step_time);
+}
+
+TEST_F(SimulateTest, AnEdgeToWhatIsNotYetIssuedBelongsToAnEarlierStep) {
+  compute(1);
+  OpId later = compute(1, Lane::gather, {0});
+  rank().after.back() = later + 1;  // waits for an op that its own lane issues afterwards
+  compute(1, Lane::gather);
+  const Timeline timeline = run();
+  EXPECT_TRUE(timeline.unfinished.empty());
+}
+
+TEST_F(SimulateTest, RepeatedMicroBatchesRunAsOftenAsTheyAre) {
+  compute(2);
+  rank().repeats.push_back({0, rank().steady_end, 5});
+  compute(1);
+  EXPECT_EQ(run().step_time, 11 * us);
+}
+
+}  // namespace
+}  // namespace plimsoll
