@@ -164,9 +164,8 @@ class ModelReader {
     return spec_.hidden / heads_;
   }
 
-  /// What is stated of a partial rotary embedding: its width (MiniMax-M2) or its share of a head (GLM-4.5).
+  /// The part of a head that a partial rotary embedding turns (GLM-4.5).
   std::int64_t rotary_dim(std::int64_t head_dim) {
-    if (const auto stated = config_->integer({"rotary_dim"}, 0, width)) return std::min(*stated, head_dim);
     const Node* share = config_->find({"partial_rotary_factor"});
     if (share == nullptr || !share->is_number() || share->as_double() <= 0 || share->as_double() >= 1) return 0;
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * share->as_double());

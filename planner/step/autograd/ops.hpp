@@ -40,6 +40,7 @@ Variable view(Autograd& g, const Variable& x, const Shape& shape, bool copies_gr
 /// gradient first, and owns it.
 struct LinearOptions {
   bool zero3 = false;
+  bool flat = false;  ///< x has two dimensions: its gradient is no view of another
   const char* output_name = "linear output";
   const char* role = "linear";
 };

@@ -54,6 +54,7 @@ Variable product(Autograd& g, const Variable& input, const Variable& w, const Va
   const Shape weight_shape = w.shape;
   const Shape input_shape = input.shape;
   const bool zero3 = options.zero3;
+  const bool is_view = !zero3 && !options.flat;  // mm works on 2-D tensors: a 3-D gradient is a view of its result
   const bool has_bias = static_cast<bool>(b);
   const bool keeps_input = w.requires_grad();
   const bool keeps_weight = input.requires_grad() && !(zero3 && parameter);
@@ -72,7 +73,7 @@ Variable product(Autograd& g, const Variable& input, const Variable& w, const Va
       if (!call.wants(0)) return;
       const Tensor kept_weight = zero3 && parameter ? parameter->data : call.saved(weight_slot);
       call.out[0] = input_gradient(g, dy, kept_weight, input_shape, role);
-      call.out[0].view = !zero3;  // mm works on 2-D tensors: the 3-D gradient is a view of its result
+      call.out[0].view = is_view;
     };
     // Alphabetical: mm(self, mat2) starts with the weight, addmm(self, mat1, mat2) with the input.
     if (zero3 || has_bias) {

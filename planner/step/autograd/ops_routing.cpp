@@ -181,12 +181,17 @@ Variable scale(Autograd& g, const Variable& x, const char* name) {
   return output_of(std::move(result), std::move(node));
 }
 
-Variable clamp(Autograd& g, const Variable& x, const char* name) {
-  NodeRef node = g.make_node({&x}, [](BackwardCall& call) {
+Variable clamp(Autograd& g, const Variable& x, int sides, const char* name) {
+  NodeRef node = g.make_node({&x}, [sides](BackwardCall& call) {
     const Tensor kept = call.saved(0);
     const Tensor zero = call.trace.empty({}, call.grads[0].dtype, "zero", Category::temporaries);
     const Tensor inside = call.trace.empty(kept.shape, DType::boolean, "inside the limits", Category::temporaries);
     launch(call.trace, KernelKind::vectorized, {&kept}, inside, "clamp backward");
+    Tensor other;
+    if (sides > 1) {
+      other = call.trace.empty(kept.shape, DType::boolean, "inside the other limit", Category::temporaries);
+      launch(call.trace, KernelKind::vectorized, {&kept}, other, "clamp backward");
+    }
     call.out[0] = call.trace.empty(kept.shape, call.grads[0].dtype, "gradient of a clamp");
     launch(call.trace, KernelKind::vectorized, {&call.grads[0], &inside}, call.out[0], "clamp backward");
   });
@@ -255,11 +260,14 @@ Variable sum_routes(Autograd& g, const Variable& x, Dim tokens, Dim routes, cons
 
 namespace {
 
+/// A mask is one value a row, broadcast: the element-rate kernels of such operands.
+KernelKind masking(DType type) { return type == DType::fp32 ? KernelKind::broadcast_row : KernelKind::strided_copy; }
+
 NodeRef masked_fill_node(Autograd& g, const Variable& x) {
   return g.make_node({&x}, [](BackwardCall& call) {
     const Tensor mask = call.saved(0);
     call.out[0] = call.trace.empty(call.grads[0].shape, call.grads[0].dtype, "masked gradient");
-    launch(call.trace, KernelKind::vectorized, {&call.grads[0], &mask}, call.out[0], "masked_fill backward");
+    launch(call.trace, masking(call.out[0].dtype), {&call.grads[0], &mask}, call.out[0], "masked_fill backward");
   });
 }
 
@@ -269,14 +277,14 @@ Variable masked_fill(Autograd& g, const Variable& x, const Tensor& mask, const c
   NodeRef node = masked_fill_node(g, x);
   g.save(node, mask);
   Tensor result = g.trace.empty(x.shape, x.dtype, name);
-  launch(g.trace, KernelKind::vectorized, {&x, &mask}, result, name);
+  launch(g.trace, masking(x.dtype), {&x, &mask}, result, name);
   return output_of(std::move(result), std::move(node));
 }
 
 Variable masked_fill_in_place(Autograd& g, const Variable& x, const Tensor& mask) {
   NodeRef node = masked_fill_node(g, x);
   g.save(node, mask);
-  launch(g.trace, KernelKind::vectorized, {&mask}, x, "masked_fill_");
+  launch(g.trace, masking(x.dtype), {&mask}, x, "masked_fill_");
   return output_of(x.data(), std::move(node));
 }
 
@@ -284,7 +292,7 @@ std::array<Variable, 2> halves(Autograd& g, const Variable& x) {
   const Shape full = x.shape;
   NodeRef node = g.make_node({&x}, [full](BackwardCall& call) {
     call.out[0] = call.trace.empty(full, call.grads[0].dtype, "joined gradients");
-    launch(call.trace, KernelKind::concatenate, {&call.grads[0], &call.grads[1]}, call.out[0], "chunk backward");
+    launch(call.trace, KernelKind::flat_copy, {&call.grads[0], &call.grads[1]}, call.out[0], "chunk backward");
   });
   const Dim last = x.shape.last();
   const Shape half = with_last(x.shape, {last.size / 2, last.symbol});

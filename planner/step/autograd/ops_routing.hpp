@@ -38,8 +38,8 @@ Variable divide_in_place(Autograd& g, const Variable& a, const Variable& b);
 /// x times a number.
 Variable scale(Autograd& g, const Variable& x, const char* name);
 
-/// x limited from one or both sides: keeps x; backward masks the gradient.
-Variable clamp(Autograd& g, const Variable& x, const char* name);
+/// x limited on one side or on both: keeps x; backward masks the gradient.
+Variable clamp(Autograd& g, const Variable& x, int sides, const char* name);
 /// a += b: the result takes a's place.
 Variable add_in_place(Autograd& g, const Variable& a, const Variable& b);
 /// Sum over the first dimension of [N, E]; the gradient is expanded without a copy.

@@ -97,27 +97,28 @@ void normalise(LayerContext& c, AttentionModule& module, Heads& heads) {
   heads.k = head_norm(c, module.k_norm, heads.k, spec.kv_heads, d, Symbol::kv_heads);
 }
 
-Variable projected(LayerContext& c, LinearModule& module, NormModule& whole_norm, bool whole, const Variable& x,
-                   const char* name) {
-  Variable y = linear(c, module, x, name);
-  if (whole) y = norm(c, whole_norm, y);
-  return by_heads(c, y, true);
-}
-
 Heads project(LayerContext& c, AttentionModule& module, const Variable& x, const Style& style) {
   const AttentionSpec& spec = *module.spec;
   const bool whole = spec.qk_norm == AttentionSpec::QkNorm::whole_width;
   const bool per_head = spec.qk_norm == AttentionSpec::QkNorm::per_head;
   const bool at_once = per_head && !style.norms_after_projections && !style.norms_after_rotary;
   const Dim d{spec.head_dim, Symbol::head_dim};
-  const bool eager = c.scenario.plan.attention == AttentionImplementation::eager;
+  const bool eager = c.scenario.plan.attention == AttentionImplementation::eager || module.sinks;
   Heads heads;
-  heads.q = projected(c, module.q, module.q_norm, whole, x, "q projection");
+  heads.q = linear(c, module.q, x, "q projection");
+  // Norms of the whole width work on the projections; all three are viewed as heads afterwards.
+  if (whole) heads.q = norm(c, module.q_norm, heads.q);
+  if (!whole) heads.q = by_heads(c, heads.q, true);
   if (at_once) heads.q = head_norm(c, module.q_norm, heads.q, spec.q_heads, d, Symbol::heads);
-  heads.k = projected(c, module.k, module.k_norm, whole, x, "k projection");
+  heads.k = linear(c, module.k, x, "k projection");
+  if (whole) heads.k = norm(c, module.k_norm, heads.k);
+  if (!whole) heads.k = by_heads(c, heads.k, true);
   if (at_once) heads.k = head_norm(c, module.k_norm, heads.k, spec.kv_heads, d, Symbol::kv_heads);
+  heads.v = linear(c, module.v, x, "v projection");
+  if (whole) heads.q = by_heads(c, heads.q, true);
+  if (whole) heads.k = by_heads(c, heads.k, true);
   // The fused kernels hand back dv in v's own order; repeating heads does not.
-  heads.v = by_heads(c, linear(c, module.v, x, "v projection"), eager || module.sinks);
+  heads.v = by_heads(c, heads.v, eager);
   if (per_head && style.norms_after_projections) normalise(c, module, heads);
   return heads;
 }
@@ -149,14 +150,14 @@ Variable grouped_query_attention(LayerContext& c, AttentionModule& module, const
     k = normed(k, spec.kv_heads);
   }
   if (style.norms_after_rotary && spec.qk_norm != AttentionSpec::QkNorm::none) {
-    Heads heads{std::move(q), std::move(k), {}};
+    Heads heads{.q_by_head = false, .bias = {}, .v = {}, .k = std::move(k), .q = std::move(q)};
     normalise(c, module, heads);
     q = std::move(heads.q);
     k = std::move(heads.k);
   }
   const bool joined = style.rotary && (form == RotaryForm::partial || form == RotaryForm::chunks);
-  const Variable mixed =
-      attend(c, {q, k, v, joined}, {spec.q_heads, spec.kv_heads, spec.head_dim, spec.head_dim}, module.sinks);
+  const Variable mixed = attend(c, {.q_by_head = joined, .bias = {}, .v = v, .k = k, .q = q},
+                                {spec.q_heads, spec.kv_heads, spec.head_dim, spec.head_dim}, module.sinks);
   return linear(c, module.o, mixed, "attention projection");
 }
 
@@ -193,6 +194,7 @@ Variable attend(LayerContext& c, const Heads& heads, const AttentionSizes& s, Pa
   const Variable q = ops::cast(g, heads.q, narrow, "q cast");
   const Variable mixed = ops::scaled_dot_product_attention(
       g, q, k, heads.v, {c.batch(), c.sequence(), s.q_heads, s.kv_heads, s.head_dim, s.value_dim});
+  if (heads.bias) g.save(mixed.grad_fn, heads.bias);
   // The output lies as q does.
   return heads.q_by_head ? ops::contiguous(g, mixed, "attention output in token order") : mixed;
 }

@@ -11,8 +11,9 @@ namespace plimsoll {
 /// Queries, keys and values [N, heads x head size].  They lie by token, as projections leave them, or by head, as joining
 /// parts makes them.
 struct Heads {
-  Variable q, k, v;
   bool q_by_head = false;
+  Tensor bias = {};  ///< an additive mask that the fused kernel reads and keeps
+  Variable v, k, q;  ///< they die from q to v, as names in Python do
 };
 
 /// The sizes of an attention product.

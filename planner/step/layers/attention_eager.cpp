@@ -62,11 +62,8 @@ class EagerAttention {
     const bool repeated = s_.kv_heads != s_.q_heads;
     // Autocast converts the second operand first.
     Variable k = ops::cast(g_, keys, narrow_, "k cast");
-    Variable q;
-    {
-      const Variable narrow = ops::cast(g_, heads.q, narrow_, "q cast");
-      q = in_head_order(narrow, heads.q_by_head, "q by head");
-    }
+    const Variable narrow = ops::cast(g_, heads.q, narrow_, "q cast");
+    const Variable q = in_head_order(narrow, heads.q_by_head, "q by head");
     k = in_head_order(k, repeated || heads.q_by_head, "k by head");
     return product(q, k, square_, c_.sequence(), s_.head_dim, "attention scores");
   }

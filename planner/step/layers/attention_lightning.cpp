@@ -43,13 +43,9 @@ Variable product(LayerContext& c, const Variable& a, const Variable& b, const Sh
 class Lightning {
  public:
   Lightning(LayerContext& c, const AttentionSpec& spec, Variable q, Variable k, Variable v)
-      : c_(c),
-        heads_(spec.q_heads),
-        head_dim_(spec.head_dim),
-        q_(std::move(q)),
-        k_(std::move(k)),
-        v_(std::move(v)),
-        state_(c.trace.empty({{c.batch()}, {heads_}, {head_dim_}, {head_dim_}}, q_.dtype, "state")) {}
+      : c_(c), heads_(spec.q_heads), head_dim_(spec.head_dim), v_(std::move(v)), k_(std::move(k)), q_(std::move(q)) {
+    state_ = Variable{c.trace.empty({{c.batch()}, {heads_}, {head_dim_}, {head_dim_}}, q_.dtype, "state")};
+  }
 
   /// One block of `rows` positions: its output; the state goes on.
   Variable run(std::int64_t rows) {
@@ -68,7 +64,7 @@ class Lightning {
       const Variable weighted = decayed(q, "decayed q block");
       before_ = batched(copied(weighted), state_, q.shape, rows, head_dim_, head_dim_, "output of blocks before");
     }
-    Variable output = ops::add(g, before_, inside_, "block output");
+    output_ = ops::add(g, before_, inside_, "block output");
     {
       const Variable weighted = decayed(k, "decayed k block");
       const Variable k_copy = copied(weighted);
@@ -76,7 +72,7 @@ class Lightning {
     }
     const Variable old = ops::scale(g, state_, "decayed state");
     state_ = ops::add(g, old, next_, "state");
-    return output;
+    return output_;
   }
 
  private:
@@ -101,9 +97,8 @@ class Lightning {
 
   LayerContext& c_;
   std::int64_t heads_, head_dim_;
-  Variable q_, k_, v_;
-  // Names that the loop keeps from one block to the next.
-  Variable state_, scores_, inside_, before_, next_;
+  // Names that the loop keeps from one block to the next; they die from the last to the first.
+  Variable state_, next_, output_, before_, inside_, scores_, v_, k_, q_;
 };
 
 }  // namespace
@@ -124,7 +119,7 @@ Variable lightning_attention(LayerContext& c, AttentionModule& module, const Var
     outputs.push_back(lightning.run(std::min(block, c.sequence() - first)));
   }
   Variable mixed = ops::join(g, outputs, {c.tokens(), {spec.q_width(), Symbol::q_width}}, "attention output");
-  outputs.clear();
+  while (!outputs.empty()) outputs.pop_back();  // a Python list gives up its last item first
   mixed = ops::contiguous(g, mixed, "attention output in token order");
   mixed = norm(c, module.output_norm, mixed);
   {

@@ -6,7 +6,8 @@ namespace plimsoll {
 
 Variable linear(LayerContext& c, LinearModule& module, const Variable& x, const char* output_name) {
   return call_module(c, module, x, [&](const Variable& input) {
-    return ops::linear(c.g, input, *module.weight, module.bias, {c.zero3_linear, output_name, module.name});
+    return ops::linear(c.g, input, *module.weight, module.bias,
+                       {c.zero3_linear, c.flat_tokens, output_name, module.name});
   });
 }
 
@@ -26,6 +27,11 @@ Variable rms_norm(LayerContext& c, NormModule& module, const Variable& x) {
     inverse = ops::rsqrt(c.g, shifted, "norm rstd");
   }
   h = ops::mul(c.g, h, std::exchange(inverse, {}), "normalised in fp32", KernelKind::broadcast_row);
+  if (c.scenario.model.family == "gpt_oss") {  // the weight is applied in fp32, then the product is cast
+    const Variable product =
+        ops::mul(c.g, c.g.leaf(*module.weight), h, "norm output in fp32", KernelKind::broadcast_weight);
+    return ops::cast(c.g, product, x.dtype, "norm output");
+  }
   const Variable narrow = ops::cast(c.g, h, x.dtype, "normalised");
   return ops::mul(c.g, c.g.leaf(*module.weight), narrow, "norm output", KernelKind::broadcast_weight);
 }

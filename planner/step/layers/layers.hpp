@@ -29,6 +29,7 @@ struct LayerContext {
   std::vector<RoutedRows> routing;  ///< by MoE layer
   GroupId expert_group = 0;         ///< all-to-all group of the experts
   std::vector<Variable> outputs;    ///< what the model's output object holds until the caller has taken the loss
+  bool flat_tokens = false;         ///< modules are called with all tokens in one dimension
   std::vector<Tensor> masks = {};   ///< additive attention masks, where scores are in memory
 
   std::int64_t batch() const { return scenario.plan.micro_batch; }

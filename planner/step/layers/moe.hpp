@@ -17,6 +17,8 @@ Variable grouped_mixture(LayerContext& c, MoeModule& module, const Variable& x, 
 /// transformers 4's loop over the experts that were hit; x [N, h], weights and experts of each token [N, k].
 Variable looped_experts(LayerContext& c, MoeModule& module, const Variable& x, const Tensor& experts,
                         const Variable& weights);
+/// Llama-4's block, in which every expert computes every token.
+Variable every_expert_mixture(LayerContext& c, MoeModule& module, const Variable& x);
 /// Native DeepSpeed MoE: capacity buffers, all-to-alls of equal parts, this rank's experts one after the other.
 Variable native_mixture(LayerContext& c, MoeModule& module, const Variable& x);
 /// DeepSpeed's AutoEP layer: dropless, all-to-alls of uneven parts, one grouped product over the local experts.

@@ -220,6 +220,7 @@ Variable autoep_mixture(LayerContext& c, MoeModule& module, const Variable& inpu
   return call_module(c, module, input, [&](const Variable& x) {
     const Variable output = routed_experts(c, module, x, router_logits);
     if (module.spec->shared_intermediate == 0) return output;
+    Scoped flat(c.flat_tokens, module.spec->shared_gate);
     Variable beside = mlp(c, module.shared, x, {module.spec->shared_intermediate, Symbol::intermediate});
     if (module.spec->shared_gate) {
       Variable gate = linear(c, module.shared_gate, x, "shared expert gate");

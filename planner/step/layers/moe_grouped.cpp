@@ -3,6 +3,7 @@
 // Under autocast the experts stay in fp32: grouped products are no autocast operation.
 // Source: integrations/moe.py and the families' blocks of transformers 5.17, and the allocator traces of Mixtral steps.
 #include "planner/step/autograd/ops_routing.hpp"
+#include "planner/step/autograd/ops_shape.hpp"
 #include "planner/step/layers/moe.hpp"
 #include "planner/step/layers/routers.hpp"
 
@@ -27,13 +28,14 @@ Tensor expert_offsets(LayerContext& c, const Tensor& histogram, Dim experts) {
 /// gate and up interleaved, both clamped; (up + 1) gate sigmoid(alpha gate)  (gpt-oss).
 Variable clamped_gate(LayerContext& c, const Variable& gate_up) {
   Autograd& g = c.g;
-  const auto [gate_view, up_view] = ops::halves(g, gate_up);
-  const Variable gate = ops::clamp(g, gate_view, "clamped gate");
-  const Variable up = ops::clamp(g, up_view, "clamped up");
+  Shape half = gate_up.shape;
+  half.sizes[1] /= 2;
+  const Variable gate_view = ops::slice(g, gate_up, half), up_view = ops::slice(g, gate_up, half);
+  const Variable gate = ops::clamp(g, gate_view, 1, "clamped gate");
+  const Variable up = ops::clamp(g, up_view, 2, "clamped up");
   Variable glu;
   {
-    const Variable scaled = ops::scale(g, gate, "alpha gate");
-    const Variable sigmoid = ops::sigmoid(g, scaled, "sigmoid(alpha gate)");
+    const Variable sigmoid = ops::sigmoid(g, ops::scale(g, gate, "alpha gate"), "sigmoid(alpha gate)");
     glu = ops::mul(g, gate, sigmoid, "gated gate", KernelKind::vectorized);
   }
   const Variable shifted = ops::add_constant(g, up, "up + 1");
@@ -119,11 +121,13 @@ Variable grouped_mixture(LayerContext& c, MoeModule& module, const Variable& inp
     const bool shared = module.spec->shared_intermediate > 0;
     // Qwen2-MoE and Hunyuan compute the shared expert first, DeepSeek and those built on it last.
     const bool shared_first = shared && (module.spec->shared_gate || c.scenario.model.family.starts_with("hunyuan"));
-    Variable beside;
+    Scoped flat(c.flat_tokens, module.spec->shared_gate);  // Qwen2-MoE hands its shared expert the flattened tokens
+    RouterOutput routed;
+    Variable output, beside;
     if (shared_first) beside = shared_mlp(c, module, x);
-    RouterOutput routed = run_router(c, module, x);
+    routed = run_router(c, module, x);
     if (router_logits && !c.g.recomputing) router_logits->push_back(routed.logits);
-    Variable output = experts_of(c, module, x, routed.experts, routed.weights);
+    output = experts_of(c, module, x, routed.experts, routed.weights);
     if (module.spec->shared_gate) {
       Variable gate = linear(c, module.shared_gate, x, "shared expert gate");
       gate = ops::sigmoid(c.g, gate, "sigmoid of the shared expert's gate");
@@ -144,6 +148,8 @@ Variable mixture_of_experts(LayerContext& c, MoeModule& module, const Variable& 
       return grouped_mixture(c, module, x, router_logits);
     case MoeImplementation::autoep: return autoep_mixture(c, module, x, router_logits);
     case MoeImplementation::grouped:
+      if (c.scenario.model.family == "llama4_text") return every_expert_mixture(c, module, x);
+      return grouped_mixture(c, module, x, router_logits);
     case MoeImplementation::loop:
     case MoeImplementation::fused: return grouped_mixture(c, module, x, router_logits);
   }

@@ -18,7 +18,7 @@ class Gate {
         module_(module),
         input_(c.g.autocast ? x : ops::cast(c.g, x, DType::fp32, "gate input in fp32")),
         logits_(
-            ops::linear_fp32(c.g, input_, *module.router.weight, {c.zero3_linear, "gate logits", module.router.name})),
+            ops::linear_fp32(c.g, input_, *module.router.weight, {c.zero3_linear, true, "gate logits", module.router.name})),
         n_(c.tokens()),
         k_{module.spec->top_k, Symbol::top_k},
         by_expert_{n_, {module.spec->experts, Symbol::experts}} {}
@@ -308,7 +308,7 @@ GateOutput Gate::top2() {
   {
     const Variable first = ops::view(g_, weight1, {n_}), second = ops::view(g_, weight2, {n_});
     const Variable sum = ops::add(g_, first, second, "sum of gate weights", KernelKind::small);
-    const Variable total = ops::clamp(g_, sum, "sum of gate weights, at least eps");
+    const Variable total = ops::clamp(g_, sum, 1, "sum of gate weights, at least eps");
     weight1 = normalised(weight1, total);
     weight2 = normalised(weight2, total);
   }
@@ -348,7 +348,7 @@ GateOutput Gate::top_k() {
   {
     const Variable masked = ops::mul(g_, gates, Variable{mask_k}, "masked probabilities", KernelKind::mixed_mul);
     const Variable sum = ops::sum_last(g_, masked, "sum of gate weights");
-    const Variable total = ops::clamp(g_, sum, "sum of gate weights, at least eps");
+    const Variable total = ops::clamp(g_, sum, 1, "sum of gate weights, at least eps");
     weights = ops::divide(g_, masked, total, "normalised probabilities");
   }
   kept = made({n_, k_}, DType::boolean, "kept routes", {&mask_k, &chosen.indices});

@@ -34,37 +34,57 @@ Variable logits_of(LayerContext& c, MoeModule& module, const Variable& input, bo
   return call_module(c, module.router, input, [&](const Variable& x) {
     if (!fp32) {
       return ops::linear(c.g, x, *module.router.weight, module.router.bias,
-                         {c.zero3_linear, "router logits", module.router.name});
+                         {c.zero3_linear, true, "router logits", module.router.name});
     }
-    return ops::linear_fp32(c.g, x, *module.router.weight, {c.zero3_linear, "router logits", module.router.name});
+    return ops::linear_fp32(c.g, x, *module.router.weight, {c.zero3_linear, true, "router logits", module.router.name});
   });
 }
 
+/// What limiting the choice to groups of experts leaves named until the router returns.
+struct GroupChoice {
+  Tensor mask_by_expert, mask, best, scores, places;
+};
+
 /// Keeps only the experts of each token's best groups: the rest of the scores become -inf.  No gradient flows through the
-/// choice of groups.
-Variable limit_to_groups(LayerContext& c, const Variable& scores) {
+/// choice.  Groups as DeepSeek-V3 states them; the tensors by group are small, and smaller still where there is one group.
+Variable limit_to_groups(LayerContext& c, const Variable& scores, GroupChoice& names) {
+  constexpr std::int64_t groups = 8, kept_groups = 4;
   Trace& trace = c.trace;
-  const auto temporary = [&](DType dtype, const char* name) {
-    Tensor tensor = trace.empty(scores.shape, dtype, name);
+  const Dim n = c.tokens();
+  const auto made = [&](const Shape& shape, DType dtype, const char* name) {
+    Tensor tensor = trace.empty(shape, dtype, name);
     ops::launch(trace, KernelKind::small, {&scores}, tensor, name);
     return tensor;
   };
-  const Tensor mask = temporary(DType::fp32, "group mask");
+  {
+    const Tensor two_best = made({n, {2 * groups}}, DType::fp32, "two best scores of each group");
+    names.places = made({n, {2 * groups}}, DType::int64, "their experts");
+    names.scores = made({n, {groups}}, DType::fp32, "scores of groups");
+  }
+  {
+    const Tensor values = made({n, {kept_groups}}, DType::fp32, "scores of the best groups");
+    names.best = made({n, {kept_groups}}, DType::int64, "best groups");
+  }
+  names.mask = made({n, {groups}}, DType::fp32, "group mask");
+  names.mask_by_expert = made(scores.shape, DType::fp32, "group mask by expert");
   Tensor excluded;
   {
-    const Tensor as_bool = temporary(DType::boolean, "group mask as bool");
-    excluded = temporary(DType::boolean, "excluded experts");
+    const Tensor as_bool = made(scores.shape, DType::boolean, "group mask as bool");
+    excluded = made(scores.shape, DType::boolean, "excluded experts");
   }
   return ops::masked_fill(c.g, scores, excluded, "scores of the best groups");
 }
 
 }  // namespace
 
-RouterOutput run_router(LayerContext& c, MoeModule& module, const Variable& x) {
+RouterOutput run_router(LayerContext& c, MoeModule& module, const Variable& input) {
   Autograd& g = c.g;
+  const Variable x = ops::view(g, input, input.shape);  // tokens in one dimension
   const RouterKind kind = router_kind(c.scenario, *module.spec);
   const Dim k{module.spec->top_k, Symbol::top_k};
   RouterOutput out;
+  GroupChoice names;
+  Variable choice;
   out.logits = logits_of(c, module, x, kind.fp32_product);
   if (kind.scores == RouterKind::Scores::softmax_of_chosen) {
     ops::TopK chosen = ops::top_k(g, out.logits, k, "chosen logits");
@@ -84,15 +104,17 @@ RouterOutput run_router(LayerContext& c, MoeModule& module, const Variable& x) {
   } else {
     const Variable wide = ops::cast(g, out.logits, DType::fp32, "router logits in fp32");
     const Variable scores = ops::sigmoid(g, wide, "router scores");
-    Scoped no_gradient(g.enabled, false);
-    Variable choice = ops::add_constant(g, scores, "scores for the choice");
-    if (kind.groups) choice = limit_to_groups(c, choice);
-    out.experts = ops::top_k(g, choice, k, "chosen scores").indices;
-    Scoped gradient(g.enabled, true);
+    {
+      Scoped no_gradient(g.enabled, false);
+      choice = ops::add_constant(g, scores, "scores for the choice");
+      if (kind.groups) choice = limit_to_groups(c, choice, names);
+      out.experts = ops::top_k(g, choice, k, "chosen scores").indices;
+    }
     out.weights = ops::gather_last(g, scores, out.experts, "chosen scores");
   }
   if (kind.normalise) {
-    const Variable total = ops::sum_last(g, out.weights, "sum of chosen scores");
+    Variable total = ops::sum_last(g, out.weights, "sum of chosen scores");
+    if (kind.groups) total = ops::add_constant(g, total, "sum of chosen scores");
     out.weights = ops::divide_in_place(g, out.weights, total);
   }
   if (kind.scale) out.weights = ops::scale(g, out.weights, "scaled routing weights");
@@ -117,9 +139,10 @@ RouterOutput run_autoep_router(LayerContext& c, MoeModule& module, const Variabl
     }
     {
       Scoped no_gradient(g.enabled, false);
+      GroupChoice names;
       Variable choice = scores;
       if (module.spec->score_correction_bias) choice = ops::add_constant(g, choice, "scores for the choice");
-      if (kind.groups) choice = limit_to_groups(c, choice);
+      if (kind.groups) choice = limit_to_groups(c, choice, names);
       ops::TopK chosen = ops::top_k(g, choice, k, "chosen scores");
       values = chosen.values.data();
       out.experts = std::move(chosen.indices);

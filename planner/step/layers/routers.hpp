@@ -19,10 +19,10 @@ RouterKind router_kind(const Scenario& scenario, const MoeSpec& spec);
 
 /// What a router hands on: logits [N, E] (for the auxiliary loss), weights and experts of each token [N, k].
 struct RouterOutput {
-  Variable logits;
-  Variable weights;
-  Tensor experts;
   Tensor counts;  ///< rows per expert, int32 [E]; AutoEP only
+  Tensor experts;
+  Variable weights;
+  Variable logits;  ///< the last member dies first, as the first name does in Python
 };
 
 /// Runs the router of a mixture of experts on x [N, h].
