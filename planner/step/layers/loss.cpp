@@ -1,23 +1,33 @@
 // The loss of a causal language model and the load-balancing loss of its routers (planner/step/layers/layers.hpp).
 //
-//   full     logits 2 N V, their fp32 copy 4 N V, log-softmax 4 N V (kept); backward two more of 4 N V
-// Source: loss_utils.py and load_balancing_loss_func of transformers 5.17, and allocator traces of real steps.
+//   full           logits 2 N V, their fp32 copy 4 N V, log-softmax 4 N V (kept); backward two more of 4 N V
+//   chunks of t    each chunk of tokens is checkpointed: forward 10 t V at a time and nothing kept but the hidden states;
+//                  backward makes a chunk's logits again and sums its gradients of the head and of the hidden states
+// Source: loss_utils.py and load_balancing_loss_func of transformers 5.17, and allocator traces of real steps.  Chunks are
+// assumed to be written plainly: a loop over slices of the final hidden states, each under torch.utils.checkpoint.
 #include <algorithm>
 
 #include "planner/step/autograd/ops_routing.hpp"
+#include "planner/step/autograd/ops_shape.hpp"
 #include "planner/step/layers/layers.hpp"
 
 namespace plimsoll {
 
 namespace {
 
-// logits -> mean cross-entropy, labels padded by one instead of shifting the logits.
-Variable cross_entropy(LayerContext& c, const Variable& bf16_logits) {
+// Labels padded by one instead of shifting the logits; with several sequences their shifted copy.
+Tensor shifted_labels(LayerContext& c) {
+  Tensor labels = c.trace.empty({{c.tokens().size + c.batch()}}, DType::int64, "padded labels");
+  if (c.batch() > 1) labels = c.trace.empty({c.tokens()}, DType::int64, "shifted labels");
+  return labels;
+}
+
+// logits -> cross-entropy; `labels`: made here if they are not given.
+Variable cross_entropy(LayerContext& c, const Variable& bf16_logits, Tensor labels) {
   Autograd& g = c.g;
-  const Dim n = c.tokens();
+  const Dim n = bf16_logits.shape.dim(0);
   const Variable logits = ops::cast(g, bf16_logits, DType::fp32, "logits in fp32");
-  Tensor labels = c.trace.empty({{n.size + c.batch()}}, DType::int64, "padded labels");
-  if (c.batch() > 1) labels = c.trace.empty({n}, DType::int64, "shifted labels");
+  if (!labels) labels = shifted_labels(c);
   NodeRef softmax_node = g.make_node({&logits}, [](BackwardCall& call) {
     const Tensor kept = call.saved(0);
     call.out[0] = call.trace.empty(kept.shape, DType::fp32, "log-softmax gradient");
@@ -104,13 +114,35 @@ Variable auxiliary_loss(LayerContext& c, const std::vector<Variable>& router_log
   return ops::scale(g, total, "auxiliary loss");
 }
 
+Variable chunked_loss(LayerContext& c, LinearModule& head, const Variable& hidden) {
+  Autograd& g = c.g;
+  const Tensor labels = shifted_labels(c);
+  const std::int64_t tokens = c.tokens().size, chunk = c.scenario.plan.loss_chunk;
+  Variable total;
+  for (std::int64_t first = 0; first < tokens; first += chunk) {
+    const Dim rows{std::min(chunk, tokens - first), Symbol::tokens};
+    const Variable part = ops::slice(g, hidden, {rows, c.hidden()});
+    const Variable loss = g.checkpoint([&c, &head, part, labels] {
+      const Variable logits = linear(c, head, part, "logits");
+      return cross_entropy(c, logits, labels);
+    });
+    total = total ? ops::add(g, total, loss, "loss") : loss;
+  }
+  return ops::scale(g, total, "mean loss");
+}
+
 }  // namespace
 
 Variable language_loss(LayerContext& c, LinearModule& head, const Variable& hidden,
                        std::vector<Variable> router_logits) {
   Scoped category(c.trace.category, Category::logits_and_loss);
-  const Variable logits = linear(c, head, hidden, "logits");
-  Variable loss = cross_entropy(c, logits);
+  Variable logits, loss;
+  if (c.scenario.plan.loss_chunk > 0) {
+    loss = chunked_loss(c, head, hidden);
+  } else {
+    logits = linear(c, head, hidden, "logits");
+    loss = cross_entropy(c, logits, {});
+  }
   if (!router_logits.empty()) {
     const Variable balance = auxiliary_loss(c, router_logits);
     const Variable weighted = ops::scale(c.g, balance, "weighted auxiliary loss");
@@ -118,7 +150,7 @@ Variable language_loss(LayerContext& c, LinearModule& head, const Variable& hidd
   }
   // The output object is cleared from its last field: the loss's logits, then each layer's router logits, the last first.
   std::reverse(router_logits.begin(), router_logits.end());
-  c.outputs.push_back(logits);
+  if (logits) c.outputs.push_back(logits);
   std::move(router_logits.begin(), router_logits.end(), std::back_inserter(c.outputs));
   return loss;
 }

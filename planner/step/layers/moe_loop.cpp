@@ -9,10 +9,14 @@ namespace plimsoll {
 
 namespace {
 
-Tensor indices(LayerContext& c, Dim rows, const Tensor& mask, const char* name) {
-  Tensor tensor = c.trace.empty({rows}, DType::int64, name);
-  ops::launch(c.trace, KernelKind::small, {&mask}, tensor, name);
-  return tensor;
+/// torch.where(mask of one expert [k, N]): the route and the token of each of its rows, in one tensor.
+Tensor rows_of_expert(LayerContext& c, Dim rows, const Tensor& mask, const Shape& routes) {
+  const Tensor of_expert = c.trace.empty(routes, DType::int64, "mask of one expert", Category::temporaries);
+  ops::launch(c.trace, KernelKind::strided_copy, {&mask}, of_expert, "rows of an expert");
+  c.trace.record(HostSync{}, Lane::host, {&of_expert}, {}, "rows of an expert");
+  Tensor places = c.trace.empty({{2}, rows}, DType::int64, "route and token of each row");
+  ops::launch(c.trace, KernelKind::small, {&of_expert}, places, "rows of an expert");
+  return places;
 }
 
 /// output.index_add_(0, token, rows): keeps the tokens; backward gathers the rows of the gradient.
@@ -42,8 +46,9 @@ Variable looped_experts(LayerContext& c, MoeModule& module, const Variable& x, c
   const RoutedRows& routed = c.routing[static_cast<std::size_t>(module.index)];
   Tensor mask;
   Variable output;
-  Variable state, weighted;
-  Tensor slot, token;
+  Variable weighted, state;
+  Tensor places;
+  const Variable narrow = ops::cast(g, weights, x.dtype, "routing weights");
   output = Variable{trace.empty(x.shape, x.dtype, "mixture output")};
   ops::launch(trace, KernelKind::fill, {}, output, "mixture output");
   mask = trace.empty({experts.shape.dim(0), experts.shape.dim(1), e}, DType::int64, "one-hot choice of experts");
@@ -52,17 +57,16 @@ Variable looped_experts(LayerContext& c, MoeModule& module, const Variable& x, c
   for (std::size_t i = 0; i < module.local_experts.size(); ++i) {
     const Dim rows{routed.by_expert[i], Symbol::rows};
     if (rows.size == 0) continue;
-    trace.record(HostSync{}, Lane::host, {&mask}, {}, "rows of an expert");
-    slot = indices(c, rows, mask, "route of each row");
-    token = indices(c, rows, mask, "token of each row");
-    state = ops::index_rows(g, x, token, rows, "expert input rows");
+    places = rows_of_expert(c, rows, mask, experts.shape);
+    const Tensor index = places.view_as({rows});
+    state = ops::index_rows(g, x, index, rows, "expert input rows");
     {
       const Variable result = mlp(c, module.local_experts[i], state, {module.spec->expert_intermediate});
-      const Variable chosen = ops::index_rows(g, ops::view(g, weights, {{weights.numel()}}), slot, rows, "row weights");
+      const Variable chosen = ops::index_rows(g, ops::view(g, narrow, {{narrow.numel()}}), index, rows, "row weights");
       weighted =
           ops::mul(g, result, ops::view(g, chosen, {rows, {1}}), "weighted expert output", KernelKind::broadcast_row);
     }
-    output = add_rows_in_place(g, output, token, ops::cast(g, weighted, x.dtype, "weighted expert output"));
+    output = add_rows_in_place(g, output, index, ops::cast(g, weighted, x.dtype, "weighted expert output"));
   }
   return output;
 }
