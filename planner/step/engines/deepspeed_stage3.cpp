@@ -114,7 +114,6 @@ bool is_pinned(const Parameter& parameter, bool engine_linear) {
     case Role::experts_gate_up:
     case Role::experts_down:
     case Role::other: return true;
-    case Role::embedding:
     case Role::final_norm:
     case Role::input_norm:
     case Role::post_attention_norm:

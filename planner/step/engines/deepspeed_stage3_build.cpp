@@ -26,8 +26,8 @@ std::string_view module_of(const ParameterDecl& decl) {
 ModelBuilder::ModelBuilder(Trace& trace, const Scenario& scenario, ShardedParameters& parameters)
     : trace_(trace), scenario_(scenario), parameters_(parameters), dtype_(scenario.plan.compute_dtype()) {
   for (const ParameterDecl& decl : scenario.model.parameters) {
-    declared_.push_back({&decl, {}, {}});
-    if (scenario.model.tied_embeddings && decl.role == Role::embedding) tied_ = &decl;
+    declared_.push_back({&decl, trace.intern(decl.name), {}, {}});
+    if (scenario.model.tied_embeddings && decl.role == Role::embedding) head_ = declared_.back();
   }
 }
 
@@ -56,11 +56,9 @@ void ModelBuilder::construct_under_zero_init() {
       make_whole(declared_[last++]);
     while (first < last) cut(declared_[first++]);
   }
-  if (tied_) {
-    Declared head{tied_, {}, {}};
-    make_whole(head);
-    cut(head);
-    tied_head_ = std::move(head.shard);
+  if (head_) {
+    make_whole(*head_);
+    cut(*head_);
   }
 }
 
@@ -68,7 +66,7 @@ void ModelBuilder::make_whole(Declared& declared) {
   Scoped layer(trace_.layer, static_cast<std::int16_t>(declared.decl->layer));
   const Shape shape = shape_of(*declared.decl);
   const Tensor initial = trace_.empty(shape, DType::fp32, "parameter in fp32");
-  declared.whole = trace_.empty(shape, dtype_, declared.decl->name.c_str());
+  declared.whole = trace_.empty(shape, dtype_, declared.name);
   trace_.compute(
       Kernel::pointwise(KernelKind::vectorized, dtype_, shape.numel(), initial.bytes() + declared.whole.bytes()),
       {&initial}, {&declared.whole}, "cast parameter");
@@ -104,24 +102,24 @@ void ModelBuilder::cut(Declared& declared) {
 }
 
 void ModelBuilder::construct_whole(bool host) {
-  const auto make = [&](const ParameterDecl& decl) {
-    return host ? trace_.host_empty(shape_of(decl), DType::fp32, decl.name.c_str(), Category::parameters, false)
-                : trace_.empty(shape_of(decl), dtype_, decl.name.c_str());
+  const auto make = [&](const Declared& declared) {
+    const Shape shape = shape_of(*declared.decl);
+    return host ? trace_.host_empty(shape, DType::fp32, declared.name, Category::parameters, false)
+                : trace_.empty(shape, dtype_, declared.name);
   };
-  for (Declared& declared : declared_) declared.whole = make(*declared.decl);
-  if (tied_) make(*tied_);
+  for (Declared& declared : declared_) declared.whole = make(declared);
+  if (head_) make(*head_);
 }
 
 void ModelBuilder::shard() {
   Scoped category(trace_.category, Category::parameters);
-  tied_head_ = {};
+  head_.reset();
   if (scenario_.plan.construction == Construction::cpu) {
     for (Declared& declared : declared_) {
-      declared.whole =
-          trace_.host_empty(shape_of(*declared.decl), dtype_, declared.decl->name.c_str(), Category::parameters, false);
+      declared.whole = trace_.host_empty(shape_of(*declared.decl), dtype_, declared.name, Category::parameters, false);
     }
     for (Declared& declared : declared_) {
-      const Tensor moved = trace_.empty(shape_of(*declared.decl), dtype_, declared.decl->name.c_str());
+      const Tensor moved = trace_.empty(shape_of(*declared.decl), dtype_, declared.name);
       trace_.record(HostCopy{true, false, moved.bytes()}, Lane::compute, {&declared.whole}, {&moved},
                     "model to the device");
       declared.whole = moved;

@@ -12,6 +12,7 @@
 // Source: DeepSpeed 0.19.8, measured phases.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "planner/step/engines/deepspeed_stage3_parameters.hpp"
@@ -31,6 +32,7 @@ class ModelBuilder {
   /// A parameter of the Hugging Face model as it is declared.
   struct Declared {
     const ParameterDecl* decl = nullptr;
+    const char* name = "";
     Tensor whole;
     Tensor shard;
   };
@@ -48,9 +50,8 @@ class ModelBuilder {
   ShardedParameters& parameters_;
   DType dtype_;
   std::vector<Declared> declared_;
-  const ParameterDecl* tied_ = nullptr;  ///< what a tied head shares
-  Tensor tied_head_;
-  std::vector<Tensor> small_;  ///< rotary frequencies, a flag
+  std::optional<Declared> head_;  ///< a tied head, made like any other parameter
+  std::vector<Tensor> small_;     ///< rotary frequencies, a flag
 };
 
 }  // namespace plimsoll::zero3

@@ -2,6 +2,7 @@
 #include "planner/step/engines/deepspeed_stage3_optimizer.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "planner/step/engines/deepspeed_checks.hpp"
 #include "planner/step/groups.hpp"
@@ -9,6 +10,12 @@
 namespace plimsoll::zero3 {
 
 namespace {
+
+// Swapping to NVMe, by default: buffers of the optimizer; buffers of parameters, their elements, and those kept in memory.
+constexpr int optimizer_swap_buffers = 4;
+constexpr int parameter_swap_buffers = 5;
+constexpr std::int64_t parameter_swap_buffer = 100'000'000;
+constexpr std::int64_t most_parameters_in_host = 1'000'000'000;
 
 Shape flat_shape(std::int64_t elements) { return {{elements, Symbol::parameters}}; }
 
@@ -63,6 +70,7 @@ void Optimizer::initialize() {
   } else {
     flatten_on_host();
   }
+  if (plan().offload.optimizer == OffloadDevice::nvme) make_swap_buffers();
   for (SubGroup& group : sub_groups_) make_master(group);
   zero_gradients();
   gradients_.allocate_bucket();
@@ -98,13 +106,23 @@ void Optimizer::flatten_on_device() {
   }
 }
 
-// Pinned whatever the flag says; the parts' own blocks are freed (and stay cached).
+// Pinned whatever the flag says; the parts' own blocks are freed (and stay cached).  With parameters on NVMe a billion
+// elements stay in host memory, and five buffers serve the swapping.
 void Optimizer::flatten_on_host() {
+  const bool on_disk = plan().offload.parameters == OffloadDevice::nvme;
+  std::int64_t room = on_disk ? most_parameters_in_host : std::numeric_limits<std::int64_t>::max();
+  for (int i = 0; on_disk && i < parameter_swap_buffers; ++i) {
+    swap_buffers_.push_back(trace_.host_empty(flat_shape(parameter_swap_buffer), plan().compute_dtype(),
+                                              "parameter swap buffer", Category::parameters, true));
+  }
   for (const OptimizerGroup& group : groups_) {
     std::int64_t elements = 0;
     for (const Parameter* parameter : group.parameters) elements += parameters_.of(*parameter).part;
-    const Tensor flat =
-        trace_.host_empty(flat_shape(elements), plan().compute_dtype(), "flat parameters", Category::parameters, true);
+    const std::int64_t held = std::min(elements, room);
+    room -= held;
+    const Tensor flat = held > 0 ? trace_.host_empty(flat_shape(held), plan().compute_dtype(), "flat parameters",
+                                                     Category::parameters, true)
+                                 : swap_buffers_.back();
     for (const Parameter* parameter : group.parameters) {
       ShardedParameter& sharded = parameters_.of(*parameter);
       sharded.shard = flat.view_as(flat_shape(sharded.part));
@@ -112,12 +130,35 @@ void Optimizer::flatten_on_host() {
   }
 }
 
+// Master, moments and gradient of the sub-group being stepped pass through four pinned buffers as large as the largest.
+void Optimizer::make_swap_buffers() {
+  constexpr std::int64_t alignment = 1024;  // bytes; of asynchronous I/O with one thread
+  std::int64_t largest = 0;
+  for (const SubGroup& group : sub_groups_) {
+    if (group.on_host) largest = std::max(largest, group.elements);
+  }
+  const DType dtype = master_dtype();
+  const Shape shape = flat_shape(round_up(largest * size_of(dtype), alignment) / size_of(dtype));
+  std::vector<Tensor> buffers;
+  for (int i = 0; i < optimizer_swap_buffers; ++i) {
+    buffers.push_back(trace_.host_empty(shape, dtype, "optimizer swap buffer", Category::optimizer_moments, true));
+  }
+  for (SubGroup& group : sub_groups_) {
+    if (!group.on_host) continue;
+    const Shape own = flat_shape(group.elements);
+    group.master = buffers[0].view_as(own);
+    group.kept_gradient = buffers[3].view_as(own);
+    group.states.push_back({{}, buffers[1].view_as(own), buffers[2].view_as(own)});
+  }
+}
+
 void Optimizer::make_master(SubGroup& group) {
+  if (group.master) return;
   Scoped category(trace_.category, Category::master_weights);
   const DType dtype = master_dtype();
   const Tensor& part = parameters_[group.parameters.front()].shard;
   const Shape shape = flat_shape(group.elements);
-  if (!group.on_host && dtype == plan().compute_dtype() && !trace_.on_host(part)) {
+  if (!group.on_host && plan().precision == Precision::fp32 && !trace_.on_host(part)) {
     group.master = part.view_as(shape);  // the part itself is the master
     return;
   }
@@ -125,8 +166,11 @@ void Optimizer::make_master(SubGroup& group) {
     return group.on_host ? trace_.host_empty(shape, dtype, name, Category::master_weights, false)
                          : trace_.empty(shape, dtype, name);
   };
-  const Tensor cast = make("master before its clone");
-  move(part, cast, group.elements);
+  Tensor cast = part.view_as(shape);
+  if (dtype != part.dtype || trace_.on_host(part) != group.on_host) {
+    cast = make("master before its clone");
+    move(part, cast, group.elements);
+  }
   group.master = make("master weights");
   move(cast, group.master, group.elements);
 }
@@ -153,7 +197,7 @@ void Optimizer::zero_gradients() {
   for (const bool on_host : {false, true}) {
     std::int64_t largest = 0;
     for (const SubGroup& group : sub_groups_) {
-      if (group.on_host == on_host) largest = std::max(largest, group.elements);
+      if (group.on_host == on_host && !group.kept_gradient) largest = std::max(largest, group.elements);
     }
     if (largest == 0) continue;
     const Shape shape = flat_shape(largest);
@@ -165,7 +209,7 @@ void Optimizer::zero_gradients() {
     }
     const Tensor zeros = trace_.host_empty(shape, master_dtype(), "gradient of zeros", Category::gradients, false);
     for (SubGroup& group : sub_groups_) {
-      if (!group.on_host) continue;
+      if (!group.on_host || group.kept_gradient) continue;
       const Shape own = flat_shape(group.elements);
       Tensor pageable =
           trace_.host_empty(own, master_dtype(), "gradient before it is pinned", Category::gradients, false);
