@@ -43,6 +43,7 @@ class TableMaker {
     Tensor sin, cos, angles, half, positions;
     positions = make({s_}, DType::fp32, "positions in fp32");
     half = make({s_, half_}, DType::fp32, "rotary angles");
+    c_.g.take_gemm_workspace();  // frequencies times positions is the model's first matrix product
     if (!half_tables) angles = make({s_, width_}, DType::fp32, "rotary angles");
     const Dim width = half_tables ? half_ : width_;
     cos = scaled(width, "rotary cos");
@@ -55,6 +56,7 @@ class TableMaker {
     Tensor angles, positions;
     positions = make({s_}, DType::fp32, "positions in fp32");
     angles = make({s_, half_}, DType::fp32, "rotary angles");
+    c_.g.take_gemm_workspace();
     Tensor unscaled;
     {
       const Tensor ones = make({s_, half_}, DType::fp32, "ones");

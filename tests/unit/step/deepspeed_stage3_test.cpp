@@ -151,6 +151,17 @@ TEST(Stage3Visits, TheEmbeddingStaysFromItsLastFetchToTheEndOfBackward) {
   EXPECT_GT(freed, reduced) << "after the last flush";
 }
 
+// Where the workspace lies decides which remainders stay attached to it: with this order the allocated bytes of runs with
+// CPU parameters agree exactly.
+TEST(Stage3FirstStep, RotaryFrequenciesTakeTheFirstGemmWorkspace) {
+  const RankProgram program = build({});
+  std::vector<std::string> names;
+  for (const BufferDecl* buffer : allocated(program, phase(program, "first_step_forward")))
+    names.push_back(buffer->name);
+  const auto place = [&](const char* name) { return std::find(names.begin(), names.end(), name) - names.begin(); };
+  EXPECT_LT(place("cuBLAS workspace"), place("norm input in fp32"));
+}
+
 TEST(Stage3Lanes, GathersAndReductionsHaveTheirOwnUnlessTheyMayNotOverlap) {
   for (const bool overlap : {true, false}) {
     const RankProgram program = build({overlap ? "zero.overlap_comm=true" : "zero.overlap_comm=false"});
