@@ -43,6 +43,7 @@ class DdpJob final : public TorchJob {
       }
       parameter.data = std::move(moved);
     }
+    frequencies_ = rotary_frequencies(trace_, scenario_.model);
     if (plan().world_size > 1) wrap();
   }
 
@@ -79,6 +80,7 @@ class DdpJob final : public TorchJob {
     if (reducer_ && step_ == 0) reducer_->rebuild();  // PyTorch: when the next forward begins
   }
 
+  std::vector<Tensor> frequencies_;
   std::optional<DdpReducer> reducer_;
   std::vector<AdamState> states_;
 };

@@ -124,6 +124,7 @@ class Fsdp2Job final : public TorchJob {
       case Construction::meta:
       case Construction::zero_init: materialise(); break;
     }
+    frequencies_ = rotary_frequencies(trace_, scenario_.model);
   }
 
   // Built on the meta device, sharded there, then materialised: a tied head names the embedding, which is made twice.
@@ -211,6 +212,7 @@ class Fsdp2Job final : public TorchJob {
   FsdpContext context_;
   FsdpHooks hooks_;
   std::deque<FsdpGroup> groups_;  // the root, then the layers
+  std::vector<Tensor> frequencies_;
   std::vector<AdamState> states_;
 };
 

@@ -17,6 +17,16 @@ DeviceTraits traits_of(const DeviceSpec& device) {
   return traits;
 }
 
+std::vector<Tensor> rotary_frequencies(Trace& trace, const ModelSpec& model) {
+  std::vector<Tensor> result;
+  if (model.layers.empty()) return result;
+  const AttentionSpec& attention = model.layers.front().attention;
+  const std::int64_t width = attention.rope_head_dim > 0 ? attention.rope_head_dim : attention.head_dim;
+  for (const char* name : {"rotary frequencies", "original rotary frequencies"})
+    result.push_back(trace.empty({{width / 2, Symbol::head_dim}}, DType::fp32, name, Category::parameters));
+  return result;
+}
+
 TorchJob::TorchJob(const Scenario& scenario, int rank, RankProgram& program)
     : scenario_(scenario),
       rank_(rank),

@@ -70,6 +70,9 @@ void adamw_step(Trace& trace, OptimizerImplementation implementation, DType mome
 void clip_gradients(Trace& trace, const std::vector<const Tensor*>& gradients,
                     std::optional<GroupId> sharded_over = {});
 
+/// What a model holds on the device beside its parameters: the rotary frequencies, and a copy of them.
+std::vector<Tensor> rotary_frequencies(Trace& trace, const ModelSpec& model);
+
 DeviceTraits traits_of(const DeviceSpec& device);
 
 }  // namespace plimsoll
