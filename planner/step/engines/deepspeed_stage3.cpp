@@ -201,28 +201,30 @@ class Zero3Job final : public TorchJob {
     save_checkpoint();
   }
 
-  // Module by module the parameters are gathered on every rank; rank 0 collects the whole model in host memory.
+  // Everything is sharded, the persistent parameters too (they are gathered again in the end).  Then, module by module, the
+  // parameters are gathered on every rank, and rank 0 collects the whole model in host memory.
   void save_16bit() {
     if (plan().moe.implementation == MoeImplementation::autoep) return;  // refused by the engine
     trace_.begin_phase("save_16bit");
     std::vector<Tensor> collected;
     std::vector<bool> seen(model_->parameters_in_order.size());
     for (const Module* module : model_->modules) {
-      std::vector<int> gathered;
       for (const Parameter* parameter : module->parameters) {
-        if (parameters_.of(*parameter).presence == zero3::Presence::available) continue;
-        gathered.push_back(parameter->index);
-        parameters_.gather_now(parameter->index);
+        if (parameters_.of(*parameter).presence != zero3::Presence::available) parameters_.gather_now(parameter->index);
       }
       for (const Parameter* parameter : module->parameters) {
-        if (rank_ != 0 || seen[static_cast<std::size_t>(parameter->index)]) continue;
+        if (rank_ == 0 && !seen[static_cast<std::size_t>(parameter->index)]) {
+          collected.push_back(
+              trace_.host_empty(parameter->shape, parameter->dtype, parameter->name, Category::temporaries, false));
+          trace_.record(HostCopy{false, false, collected.back().bytes()}, Lane::compute, {&parameter->data},
+                        {&collected.back()}, "save parameter");
+        }
         seen[static_cast<std::size_t>(parameter->index)] = true;
-        collected.push_back(
-            trace_.host_empty(parameter->shape, parameter->dtype, parameter->name, Category::temporaries, false));
-        trace_.record(HostCopy{false, false, collected.back().bytes()}, Lane::compute, {&parameter->data},
-                      {&collected.back()}, "save parameter");
+        parameters_.release(parameter->index);
       }
-      for (const int index : gathered) parameters_.release(index);
+    }
+    for (const zero3::ShardedParameter& sharded : parameters_.all()) {
+      if (sharded.persistent) parameters_.gather_now(sharded.parameter->index);
     }
   }
 
@@ -230,11 +232,16 @@ class Zero3Job final : public TorchJob {
   void save_checkpoint() {
     trace_.begin_phase("save_checkpoint");
     for (const zero3::SubGroup& group : optimizer_.sub_groups()) {
-      if (group.on_host) continue;
       for (const Tensor* tensor : {&group.master, &group.states.front().first, &group.states.front().second}) {
+        const HostWork writing{HostWorkKind::python, 1, tensor->bytes()};
+        if (group.on_host) {
+          trace_.record(writing, Lane::host, {tensor}, {}, "save optimizer state");
+          continue;
+        }
         const Tensor copy = trace_.host_empty(tensor->shape, tensor->dtype, "storage on its way to a file",
                                               Category::temporaries, false);
         trace_.record(HostCopy{false, false, copy.bytes()}, Lane::compute, {tensor}, {&copy}, "save optimizer state");
+        trace_.record(writing, Lane::host, {&copy}, {}, "save optimizer state");
       }
     }
   }
