@@ -110,7 +110,7 @@ void print_rest(const Evaluation& evaluation) {
   Bytes total;
   for (const CheckpointFile& file : files) total += file.bytes;
   if (!files.empty()) print(fmt::format("Saving writes {} files, {} GiB\n", files.size(), gibibytes(total)));
-  const ParameterCounts counts = count_parameters(evaluation.scenario.model);
+  const ParameterCounts counts = parameters_of(evaluation.scenario);
   print(fmt::format("Parameters: {}, {} of them active a token; dense {}, experts {}\n", format_count(counts.total),
                     format_count(counts.active), format_count(counts.dense), format_count(counts.expert)));
   for (const std::string& note : notes_on(evaluation.scenario)) print(fmt::format("{}\n", wrap(note, 118, 2)));

@@ -43,6 +43,10 @@ const std::vector<Command>& table() {
        "plimsoll explain --model llama-3.1-8b --cluster 8xh100 --peak\n"
        "plimsoll explain --model llama-3.1-8b --cluster 8xh100 --number gpu.categories_at_peak.gradients",
        declare_explain},
+      {"recommend", "the best legal plans, what they cost, and what was excluded and why",
+       "plimsoll recommend --model qwen3-30b-a3b --cluster 8xh100 --set sequence=4096\n"
+       "plimsoll recommend --model llama-3.1-70b --cluster 64xh100 --global-batch 256 --emit run/",
+       declare_recommend},
       {"max", "the largest micro_batch or sequence with which the plan still fits",
        "plimsoll max micro_batch --model llama-3.1-8b --cluster 8xh100 --set zero.stage=3", declare_max},
       {"need", "the smallest number of GPUs that runs it, and with which plan",
@@ -56,6 +60,14 @@ const std::vector<Command>& table() {
        "plimsoll validate h200_torch.json h200_deepspeed.json --brief\n"
        "plimsoll validate runs.csv --figure allocated_peak --within 1",
        declare_validate},
+      {"compare", "which tensor is in a real step and not in the program, or the other way round?",
+       "plimsoll compare --model config.json --cluster 2xh200 --plan plan.json --allocator-trace step.json.gz\n"
+       "plimsoll compare --model config.json --cluster 2xh200 --plan plan.json --snapshot snapshot.json --events",
+       declare_compare},
+      {"oom", "which tensor does this out-of-memory message name?",
+       "plimsoll oom \"CUDA out of memory. Tried to allocate 12.94 GiB\" --parameters 13897000000 --gpus 4\n"
+       "plimsoll oom train.log --model config.json --cluster 8xa100-80 --ds ds_config.json",
+       declare_oom},
   };
   return commands;
 }

@@ -38,9 +38,12 @@ std::function<int()> declare_simulate(CLI::App& app);
 std::function<int()> declare_explain(CLI::App& app);
 std::function<int()> declare_max(CLI::App& app);
 std::function<int()> declare_need(CLI::App& app);
+std::function<int()> declare_recommend(CLI::App& app);
 std::function<int()> declare_diff(CLI::App& app);
 std::function<int()> declare_sweep(CLI::App& app);
 std::function<int()> declare_validate(CLI::App& app);
+std::function<int()> declare_compare(CLI::App& app);
+std::function<int()> declare_oom(CLI::App& app);
 
 /// Parses the command line, runs the command, and returns the exit code.
 /// @throws MachineError

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <set>
 
+#include "planner/search/bounds.hpp"
 #include "planner/step/build_step.hpp"
 #include "planner/step/layers/routing.hpp"
 
@@ -91,8 +92,18 @@ Evaluation evaluate(Scenario scenario, RankChoice choice, bool bistable) {
 }
 
 Fit fit_of(const Scenario& scenario) {
-  const Evaluation evaluation = evaluate(scenario, {}, false);
-  return {evaluation.ledger.verdict, evaluation.ledger.margin};
+  const LedgerContext context = ledger_context(scenario);
+  const auto beyond = [&](Bytes least) {
+    return Fit{Verdict::oom, context.capacity - (least + context.outside.total())};
+  };
+  const PlanBounds bounds(scenario.model, scenario.cluster, published_peaks(scenario.cluster.device), scenario.plan);
+  const Fit by_bound = beyond(bounds.device_memory(scenario.plan.micro_batch));
+  if (by_bound.margin.count < 0) return by_bound;
+  const Evaluation one = build(scenario, {RankChoice::Kind::one, 0});
+  const Fit by_sizes = beyond(peak_of_sizes(one.rank_program()));
+  if (by_sizes.margin.count < 0) return by_sizes;
+  const Ledger ledger = evaluate(scenario, {}, false).ledger;
+  return {ledger.verdict, ledger.margin};
 }
 
 }  // namespace plimsoll

@@ -25,10 +25,10 @@ Evaluation build(Scenario scenario, RankChoice choice = {});
 /// @param bistable replay the alternative histories too; a search, which compares many plans, need not
 Evaluation evaluate(Scenario scenario, RankChoice choice = {}, bool bistable = true);
 
-/// The verdict and margin of a scenario for its hottest rank, and no more: for searches.
+/// The verdict of a scenario for its hottest rank, as the ledger gives it, and no more: for searches.
 struct Fit {
   Verdict verdict = Verdict::oom;
-  Bytes margin;
+  Bytes margin;  ///< the ledger's; where closed forms or the live tensors alone are beyond the device: at most this
 };
 Fit fit_of(const Scenario& scenario);
 

@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "planner/base/format.hpp"
+#include "planner/step/layers/module.hpp"
+#include "planner/step/layers/routing.hpp"
 
 namespace plimsoll {
 namespace {
@@ -83,6 +86,29 @@ std::vector<std::string> notes_on(const Scenario& scenario) {
   return {fmt::format(
       "Experts: each rank holds 1/{} of them; their states are sharded over edp = {}, the dense ones over dp = {}.",
       plan.expert_parallel, edp, plan.world_size)};
+}
+
+ParameterCounts parameters_of(const Scenario& scenario) {
+  const ParameterCounts of_model = count_parameters(scenario.model);
+  if (scenario.plan.moe.num_experts.empty()) return of_model;
+  Scenario whole = scenario;  // without expert parallelism a rank holds every expert
+  whole.plan.expert_parallel = 1;
+  ParameterCounts counts;
+  double active_experts = 0;
+  const auto modules = build_modules(whole);
+  for (const Parameter& parameter : modules->parameters_in_order) {
+    const bool expert = parameter.decl->expert;
+    (expert ? counts.expert : counts.dense) += parameter.numel();
+    if (!expert) continue;
+    const auto moe = moe_of_layer(whole, static_cast<std::size_t>(parameter.decl->layer));
+    if (moe) active_experts += static_cast<double>(parameter.numel() * moe->top_k) / static_cast<double>(moe->experts);
+  }
+  counts.total = counts.dense + counts.expert;
+  counts.active = counts.dense + std::llround(active_experts);
+  counts.active_without_embedding = counts.active - (of_model.active - of_model.active_without_embedding);
+  counts.active_without_embedding_and_head =
+      counts.active - (of_model.active - of_model.active_without_embedding_and_head);
+  return counts;
 }
 
 std::string gibibytes(Bytes bytes) { return fmt::format("{:.2f}", static_cast<double>(bytes.count) / (1 << 30)); }

@@ -24,6 +24,9 @@ std::string peak_op_in_words(const Evaluation& evaluation);
 /// What a reader should know about how this scenario shards: over which ranks the experts' states are (not) spread.
 std::vector<std::string> notes_on(const Scenario& scenario);
 
+/// Of the model as it trains: with native MoE those of the experts that replace its MLPs.
+ParameterCounts parameters_of(const Scenario& scenario);
+
 /// Always in GiB, for columns that compare: "12.34".
 std::string gibibytes(Bytes bytes);
 

@@ -86,8 +86,7 @@ Json host_json(const Ledger& ledger) {
           {"categories", categories}};
 }
 
-Json parameters_json(const ModelSpec& model) {
-  const ParameterCounts counts = count_parameters(model);
+Json parameters_json(const ParameterCounts& counts) {
   return {{"total", counts.total},
           {"active", counts.active},
           {"active_without_embedding", counts.active_without_embedding},
@@ -123,7 +122,9 @@ std::string check_json(const Inputs& inputs) {
     json["keys"].push_back({{"pointer", key.pointer}, {"treatment", name_of(key.treatment)}});
   json["defaults"] = Json::object();
   for (const auto& [key, value] : inputs.report().defaults) json["defaults"][key] = json_value<Json>(value);
-  if (inputs.model()) json["parameters"] = parameters_json(*inputs.model());
+  const std::optional<Plan>& plan = inputs.report().plan;
+  if (inputs.model() && plan) json["parameters"] = parameters_json(parameters_of({*inputs.model(), {}, *plan}));
+  if (inputs.model() && !plan) json["parameters"] = parameters_json(count_parameters(*inputs.model()));
   return json_text<Json>(json);
 }
 
@@ -144,7 +145,7 @@ std::string ledger_json(const Evaluation& evaluation, const std::optional<Remedy
   json["phases"] = phases_json(ledger);
   json["host"] = host_json(ledger);
   json["checkpoint"] = checkpoint_json(evaluation.scenario);
-  json["parameters"] = parameters_json(evaluation.scenario.model);
+  json["parameters"] = parameters_json(parameters_of(evaluation.scenario));
   json["rank"] = evaluation.rank;
   json["assumptions"] = Json::array();
   for (const Assumption& assumption : assumptions_of(evaluation.scenario, evaluation.context))

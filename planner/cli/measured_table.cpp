@@ -95,10 +95,11 @@ class TableReader {
       if (const Node* part = node.find(key); part != nullptr && part->is_object()) walk(*part, key, row);
     }
     figures_.check_order(row);
+    if (!inputs) return;
     if (row.measurements.empty()) {
       error(node, row.id, "table.missing", "nothing is measured that could be compared",
             "columns: measured.allocated_peak_bytes, measured.phases, ...");
-    } else if (inputs) {
+    } else {
       table_.rows.push_back(std::move(row));
     }
   }
@@ -107,16 +108,20 @@ class TableReader {
   bool read_inputs(const Node& node, MeasuredRow& row) {
     const bool has_plan = node.find("plan") != nullptr;
     row.is_ds_config = !has_plan && node.find("ds_config") != nullptr;
+    missing_.clear();
     const bool model = read_text(node, "model", row, row.model);
     const bool plan = read_text(node, row.is_ds_config ? "ds_config" : "plan", row, row.plan);
     const bool cluster = read_text(node, "cluster", row, row.cluster);
+    if (!missing_.empty())
+      error(node, row.id, "table.missing", fmt::format("what is missing: {}", missing_),
+            "a row states model, plan (or ds_config) and cluster");
     return model && plan && cluster;
   }
 
   bool read_text(const Node& node, const char* key, const MeasuredRow& row, RowText& text) {
     const Node* value = node.find(key);
     if (value == nullptr || value->is_null()) {
-      error(node, row.id, "table.missing", fmt::format("the column {} is missing", key), {});
+      missing_ += (missing_.empty() ? "" : ", ") + std::string(key);
       return false;
     }
     text.place = value->place();
@@ -184,6 +189,7 @@ class TableReader {
   MeasuredTable& table_;
   const Document& document_;
   FigureReader figures_;
+  std::string missing_;  ///< inputs that the row at hand lacks
 };
 
 bool ends_with(std::string_view text, std::string_view end) {

@@ -88,33 +88,36 @@ class NeedSearch {
     return sets;
   }
 
-  std::vector<Sets> plans(int gpus, bool offload) const {
+  std::vector<Sets> plans(int gpus, bool offload, const std::vector<Sets>& recomputes) const {
     std::vector<Sets> all;
     for (const Sets& offloads : choices_.offload) {
-      for (const Sets& recompute : choices_.recompute)
-        for (const Sets& stage : choices_.stage)
+      for (const Sets& recompute : recomputes) {
+        for (const Sets& stage : choices_.stage) {
+          // One GPU shards nothing: there a stage only serves what it offloads.
+          if (gpus == 1 && offloads.empty() && &stage != &choices_.stage.front()) continue;
           for (const Sets& experts : expert_choices(gpus)) {
-            if (gpus == 1 && choices_.stage.size() > 1 && &stage != &choices_.stage.front() && offloads.empty())
-              continue;
             Sets sets = {fmt::format("world_size={}", gpus)};
             for (const Sets& part : {offloads, recompute, stage, experts})
               sets.insert(sets.end(), part.begin(), part.end());
             all.push_back(std::move(sets));
           }
+        }
+      }
       if (!offload) break;
     }
     return all;
   }
 
-  /// True if any plan fits; tries the most drastic first, as it decides most often.
+  /// True if any plan fits.  The most drastic ones come first, as they decide most often, and all of them recompute as much
+  /// as they may: that never takes more memory.
   bool runs(int gpus, bool offload) {
-    std::vector<Sets> all = plans(gpus, offload);
+    std::vector<Sets> all = plans(gpus, offload, {choices_.recompute.back()});
     std::reverse(all.begin(), all.end());
     return std::any_of(all.begin(), all.end(), [&](const Sets& sets) { return verdict_of(sets) != Verdict::oom; });
   }
 
   std::optional<Evaluation> mildest(int gpus, bool offload) {
-    const std::vector<Sets> all = plans(gpus, offload);
+    const std::vector<Sets> all = plans(gpus, offload, choices_.recompute);
     for (const Verdict wanted : {Verdict::fits, Verdict::tight})
       for (const Sets& sets : all)
         if (verdict_of(sets) == wanted) return evaluate(*inputs_.with(sets));

@@ -23,11 +23,6 @@ std::int64_t largest_expert_count(const ModelSpec& model) {
   return experts;
 }
 
-void add_smaller_batches(const Plan& plan, std::vector<Sets>& changes) {
-  for (std::int64_t micro = plan.micro_batch / 2; micro >= 1; micro /= 2)
-    changes.push_back({fmt::format("micro_batch={}", micro)});
-}
-
 void add_sharding(const Scenario& scenario, std::vector<Sets>& changes) {
   const Plan& plan = scenario.plan;
   if (plan.world_size == 1) return;
@@ -37,6 +32,9 @@ void add_sharding(const Scenario& scenario, std::vector<Sets>& changes) {
   if (plan.engine == Engine::fsdp2 && !plan.fsdp.reshard_after_forward)
     changes.push_back({"fsdp.reshard_after_forward=true"});
   if (!is_deepspeed(plan) && plan.engine != Engine::plimsoll) return;
+  const bool grouped =
+      largest_expert_count(scenario.model) > 0 && plan.moe.implementation == MoeImplementation::grouped;
+  if (is_deepspeed(plan) && plan.zero.stage == 3 && grouped && !plan.moe.leaf) changes.push_back({"moe.leaf=true"});
   const std::int64_t most = std::gcd<std::int64_t>(largest_expert_count(scenario.model), plan.world_size);
   for (std::int64_t ep = 2; ep <= most; ++ep)
     if (most % ep == 0 && ep > plan.expert_parallel) changes.push_back({fmt::format("expert_parallel={}", ep)});
@@ -55,7 +53,8 @@ void add_offload(const Plan& plan, std::vector<Sets>& changes) {
 }
 
 /// Where the node's memory is what breaks.
-void add_host_relief(const Plan& plan, std::vector<Sets>& changes) {
+std::vector<Sets> host_relief(const Plan& plan) {
+  std::vector<Sets> changes;
   const bool offloads = plan.offload.optimizer != OffloadDevice::none || plan.offload.parameters != OffloadDevice::none;
   if (offloads) changes.push_back({"offload.pin_memory=false"});
   if (plan.offload.parameters != OffloadDevice::none) changes.push_back({"offload.parameters=none"});
@@ -64,41 +63,40 @@ void add_host_relief(const Plan& plan, std::vector<Sets>& changes) {
     changes.push_back({is_deepspeed(plan) && plan.zero.stage == 3 ? "construction=zero_init"
                        : plan.engine == Engine::fsdp2             ? "construction=meta"
                                                                   : "construction=gpu"});
+  return changes;
+}
+
+/// What spreads the states further or keeps them elsewhere; the micro-batch and recomputation stay.
+std::vector<Sets> structural_changes(const Scenario& scenario) {
+  std::vector<Sets> changes;
+  add_sharding(scenario, changes);
+  add_offload(scenario.plan, changes);
+  return changes;
 }
 
 std::vector<Sets> single_changes(const Evaluation& evaluation) {
   const Plan& plan = evaluation.scenario.plan;
+  if (evaluation.ledger.breaks_on_host) return host_relief(plan);
   std::vector<Sets> changes;
-  if (evaluation.ledger.breaks_on_host) {
-    add_host_relief(plan, changes);
-    return changes;
-  }
-  add_smaller_batches(plan, changes);
+  for (std::int64_t micro = plan.micro_batch / 2; micro >= 1; micro /= 2)
+    changes.push_back({fmt::format("micro_batch={}", micro)});
   if (plan.recompute.every != 1) changes.push_back({"recompute=full"});
-  add_sharding(evaluation.scenario, changes);
-  add_offload(plan, changes);
+  const std::vector<Sets> structural = structural_changes(evaluation.scenario);
+  changes.insert(changes.end(), structural.begin(), structural.end());
   return changes;
 }
 
-/// Several at once, for plans that no single change saves.
-std::vector<Sets> joint_changes(const Evaluation& evaluation) {
-  const Plan& plan = evaluation.scenario.plan;
-  Sets all;
-  std::vector<Sets> changes;
-  const auto add = [&](std::string set) {
-    all.push_back(std::move(set));
-    if (all.size() > 1) changes.push_back(all);
-  };
-  if (plan.micro_batch > 1) add("micro_batch=1");
-  if (plan.recompute.every != 1) add("recompute=full");
-  const bool shards_more = is_deepspeed(plan) && plan.zero.stage < 3 && plan.world_size > 1;
-  if (shards_more) add("zero.stage=3");
-  if (is_deepspeed(plan) && (plan.zero.stage > 0 || shards_more)) {
-    if (plan.offload.optimizer == OffloadDevice::none) add("offload.optimizer=cpu");
-    if ((plan.zero.stage == 3 || shards_more) && plan.offload.parameters == OffloadDevice::none)
-      add("offload.parameters=cpu");
-  }
-  return changes;
+/// The activations as small as they become.
+Sets thrift(const Plan& plan) {
+  Sets sets;
+  if (plan.micro_batch > 1) sets.push_back("micro_batch=1");
+  if (plan.recompute.every != 1) sets.push_back("recompute=full");
+  return sets;
+}
+
+Sets joined(Sets a, const Sets& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
 }
 
 class Search {
@@ -117,7 +115,7 @@ class Search {
 
   /// The smallest larger world, found by doubling and then halving the gap in steps of whole nodes.
   bool take_more_gpus(const Sets& beside, int world, int step) {
-    constexpr std::int64_t most = 16384;
+    constexpr std::int64_t most = 4096;
     const auto with_world = [&](std::int64_t gpus) {
       Sets sets = beside;
       sets.push_back(fmt::format("world_size={}", gpus));
@@ -166,11 +164,15 @@ std::optional<Remedy> smallest_change(const Inputs& inputs, const Evaluation& ev
   const int world = scenario.plan.world_size;
   const int step = std::min(world, scenario.cluster.devices_per_node);
   if (search.take_more_gpus({}, world, step)) return search.best();
-  const std::vector<Sets> joint = joint_changes(evaluation);
-  for (const Sets& sets : joint)
-    if (search.take(sets)) return search.best();
-  if (!search.best() && is_deepspeed(scenario.plan) && scenario.plan.zero.stage < 3)
-    search.take_more_gpus({"zero.stage=3"}, world, step);
+  const Sets thrifty = thrift(scenario.plan);
+  const std::vector<Sets> structural = structural_changes(scenario);
+  if (thrifty.size() > 1 && search.take(thrifty)) return search.best();
+  for (const Sets& sets : structural)
+    if (search.take(joined(thrifty, sets))) return search.best();
+  for (const Sets& sets : structural)
+    if (search.take_more_gpus(sets, world, step)) return search.best();
+  for (const Sets& sets : structural)
+    if (search.take_more_gpus(joined(thrifty, sets), world, step)) return search.best();
   return search.best();
 }
 

@@ -58,16 +58,6 @@ Side side_of(const AllocatorRecord& record, Bytes threshold) {
 /// "R I x 2 B" of "R I x 2 B = 19336 x 3584 x 2 B".
 std::string letters_of(const std::string& formula) { return formula.substr(0, formula.find(" = ")); }
 
-/// "model.layers.*.mlp.up_proj.weight": the same tensor of all layers.
-std::string without_layer(std::string name) {
-  constexpr std::string_view layers = ".layers.";
-  const std::size_t at = name.find(layers);
-  if (at == std::string::npos) return name;
-  const std::size_t first = at + layers.size();
-  const std::size_t end = name.find('.', first);
-  return end == std::string::npos ? name : name.replace(first, end - first, "*");
-}
-
 /// Equal tensors in one group, largest sum first.
 class Groups {
  public:
@@ -266,6 +256,15 @@ std::vector<std::size_t> events_from(const AllocatorRecord& record, Bytes thresh
 }
 
 }  // namespace
+
+std::string without_layer(std::string name) {
+  constexpr std::string_view layers = ".layers.";
+  const std::size_t at = name.find(layers);
+  if (at == std::string::npos) return name;
+  const std::size_t first = at + layers.size();
+  const std::size_t end = name.find('.', first);
+  return end == std::string::npos ? name : name.replace(first, end - first, "*");
+}
 
 double TraceComparison::shared() const {
   const Bytes more = std::max(program_bytes, trace_bytes);

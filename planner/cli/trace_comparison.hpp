@@ -64,6 +64,9 @@ TraceComparison compare(const RankProgram& program, const ProgramRecord& mine, c
 /// "+" the trace's.
 std::string list_differences(const ProgramRecord& mine, const AllocatorRecord& trace, Bytes threshold);
 
+/// "model.layers.*.mlp.up_proj.weight": the same tensor of all layers.
+std::string without_layer(std::string name);
+
 std::string comparison_json(const TraceComparison& comparison);
 
 }  // namespace plimsoll

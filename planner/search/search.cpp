@@ -1,8 +1,8 @@
 // The rounds of a search and what they found (planner/search/search.hpp).
 //
-// The first round looks for the fastest plan.  Where it finds none that fits, a second one accepts tight plans.  What is left of the budget goes to
-// the front: the fastest plan with half the GPUs, a quarter, ..., and with three quarters, half and a quarter of the best
-// plan's device memory.
+// The first round looks for the fastest plan.  Where it finds none that fits, a second one accepts tight plans.  What is left
+// of the budget goes to plans to compare it with, and to the front: the fastest plan with half the GPUs, a quarter, ..., and
+// with three quarters, half and a quarter of the best plan's device memory.
 #include "planner/search/search.hpp"
 
 #include <algorithm>
@@ -70,6 +70,28 @@ std::optional<Found> nearest_to_fit(RoundContext& context) {
   }
   if (nearest == nullptr) return std::nullopt;
   return found_of(space, *nearest, *context.memo.find(*nearest));
+}
+
+/// The fastest evaluated plans were not judged where a faster one was known; some of them are to be shown.
+void judge_runners_up(RoundContext& context) {
+  std::vector<std::pair<double, CandidateId>> waiting;
+  std::set<std::uint32_t> shown;
+  for (const auto& [id, evaluated] : context.memo.all()) {
+    if (evaluated.judged && evaluated.verdict == Verdict::fits) shown.insert(id.choice);
+    if (!evaluated.judged && !evaluated.refused)
+      waiting.emplace_back(seconds_per_token(context.space, id, evaluated.step_time_s), id);
+  }
+  std::sort(waiting.begin(), waiting.end());
+  Scenario scenario = context.space.asked();
+  for (const auto& [time, id] : waiting) {
+    if (static_cast<int>(shown.size()) > context.options.runners_up || Clock::now() >= context.deadline) return;
+    if (shown.count(id.choice) != 0) continue;
+    const Space& space = context.space;
+    scenario.plan = space.plan(space.choices()[id.choice], space.micro_batches()[id.micro], id.accumulation);
+    const Evaluated evaluated = context.evaluate(scenario, std::numeric_limits<double>::infinity());
+    context.memo.add(id, evaluated);
+    if (evaluated.verdict == Verdict::fits) shown.insert(id.choice);
+  }
 }
 
 /// Further rounds, for plans that give up time for memory or GPUs.
@@ -150,6 +172,7 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
   result.proven = round.proven;
   if (round.best) {
     if (!round.proven) result.gap = std::max(0.0, 1 - round.least_bound / round.best_seconds_per_token);
+    judge_runners_up(context);
     if (options.want_front) look_for_front(context, limit, *round.best);
     result.best = found_of(space, *round.best, *memo.find(*round.best));
   } else {

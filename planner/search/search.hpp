@@ -59,12 +59,13 @@ struct SearchProgress {
 
 struct SearchOptions {
   PeakRates peaks;
-  double budget_s = 8;
+  double budget_s = 4;
   int threads = 2;
   bool accept_tight = false;  ///< else plans that fit only tightly count where no other does
   /// Without recomputation, and without offload, a step takes no longer.
   bool relatives_bound = true;
   Amortisation amortisation;
+  int runners_up = 4;      ///< choices beside the best whose best plan is to be judged too
   bool want_front = true;  ///< use what is left of the budget for the front
   std::function<void(const SearchProgress&)> progress;
 };
@@ -82,7 +83,7 @@ struct SearchResult {
   std::optional<Found> best;
   bool proven = false;        ///< equals evaluating every candidate
   double gap = 0;             ///< where not proven: the share of time by which another plan could be faster at most
-  std::vector<Found> judged;  ///< that fit, or tightly; fastest first
+  std::vector<Found> judged;  ///< evaluated plans that fit, or tightly; fastest first
   /// Of these, no other is as good in time, device memory, GPUs and host memory at once.
   std::vector<Found> front;
   std::optional<Found> nearest;  ///< where none fits: that lacks least

@@ -206,12 +206,11 @@ class Zero3Job final : public TorchJob {
   void save_16bit() {
     if (plan().moe.implementation == MoeImplementation::autoep) return;  // refused by the engine
     trace_.begin_phase("save_16bit");
+    coordinator_.release_all();
     std::vector<Tensor> collected;
     std::vector<bool> seen(model_->parameters_in_order.size());
     for (const Module* module : model_->modules) {
-      for (const Parameter* parameter : module->parameters) {
-        if (parameters_.of(*parameter).presence != zero3::Presence::available) parameters_.gather_now(parameter->index);
-      }
+      for (const Parameter* parameter : module->parameters) parameters_.gather_now(parameter->index);
       for (const Parameter* parameter : module->parameters) {
         if (rank_ == 0 && !seen[static_cast<std::size_t>(parameter->index)]) {
           collected.push_back(

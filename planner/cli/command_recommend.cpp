@@ -1,0 +1,53 @@
+// plimsoll recommend: which plan should I use, and why?
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "planner/cli/commands.hpp"
+#include "planner/cli/recommendation.hpp"
+#include "planner/cli/terminal.hpp"
+#include "planner/spec/limits.hpp"
+#include "planner/spec/read_calibration.hpp"
+
+namespace plimsoll {
+namespace {
+
+int recommend(const RecommendOptions& options) {
+  const std::optional<Inputs> inputs = load_scenario(options.inputs);
+  if (!inputs) return exit_code::input;
+  const auto calibration = load_calibration(options.inputs.calibration, *inputs->cluster());
+  print_diagnostics(calibration.diagnostics());
+  if (!calibration) return exit_code::input;
+  const Recommendation recommendation = recommend(*inputs, *calibration, options);
+  print(options.inputs.json ? recommend_json(recommendation) : recommendation_text(recommendation, true));
+  if (!recommendation.search.best) {
+    finish_output();
+    fmt::print(stderr, "plimsoll recommend: no plan fits\n");
+    return exit_code::no_plan;
+  }
+  if (options.emit.empty()) return exit_code::ok;
+  emit_plan(recommendation, options.emit);
+  fmt::print(stderr, "wrote {}: plan.json, {}launch.sh, report.md\n", options.emit,
+             recommendation.search.best->plan.engine == Engine::deepspeed ? "ds_config.json, " : "");
+  return exit_code::ok;
+}
+
+}  // namespace
+
+std::function<int()> declare_recommend(CLI::App& app) {
+  auto options = std::make_shared<RecommendOptions>();
+  add_common_inputs(app, options->inputs);
+  app.add_option("--global-batch", options->global_batch,
+                 "sequences of one optimizer step over all GPUs; without it: most tokens/s")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
+  app.add_option("--emit", options->emit, "write plan.json, ds_config.json, launch.sh and report.md")->type_name("DIR");
+  app.add_option("--top", options->top, "how many plans to list")->check(CLI::Range(1, 100))->capture_default_str();
+  app.add_option("--seconds", options->budget_s, "how long to search at most")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_flag("--tight", options->accept_tight, "let plans that fit only tightly compete");
+  return [options] { return recommend(*options); };
+}
+
+}  // namespace plimsoll

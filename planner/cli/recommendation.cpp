@@ -1,0 +1,201 @@
+// Searches, and looks around the answer (planner/cli/recommendation.hpp).
+#include "planner/cli/recommendation.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "planner/base/format.hpp"
+#include "planner/cli/in_words.hpp"
+#include "planner/cli/plan_evaluator.hpp"
+#include "planner/cli/terminal.hpp"
+#include "planner/spec/legality.hpp"
+
+namespace plimsoll {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+Listed listed(const Found& found) { return {found, 1 / found.seconds_per_token, {}}; }
+
+/// What the plan loses against the first, and by what it differs.
+std::string loss_in_words(const Listed& first, const Listed& other) {
+  const double change = other.found.seconds_per_token / first.found.seconds_per_token - 1;
+  const Evaluated& evaluated = other.found.evaluated;
+  std::string text = change < 0 ? fmt::format("{:.1f} % less time a token", -100 * change)
+                                : fmt::format("{:.1f} % more time a token", 100 * change);
+  if (evaluated.verdict == Verdict::tight)
+    text += fmt::format(", and fits only tightly (margin {} GiB)", gibibytes(evaluated.margin));
+  text += fmt::format("; bound by {}", evaluated.bound_by);
+  const std::string difference = difference_in_words(first.found.plan, other.found.plan);
+  return difference.empty() ? text : text + ": " + difference;
+}
+
+/// The recommended plan, then the best plan of each other choice, fastest first.
+std::vector<Listed> list_plans(const SearchResult& search, int top) {
+  std::vector<Listed> plans{listed(*search.best)};
+  std::set<Choice> shown{search.best->choice};
+  for (const Found& found : search.judged) {
+    if (static_cast<int>(plans.size()) >= top) break;
+    if (found.choice.world != search.best->choice.world || !shown.insert(found.choice).second) continue;
+    plans.push_back(listed(found));
+  }
+  for (std::size_t i = 1; i < plans.size(); ++i) plans[i].why = loss_in_words(plans.front(), plans[i]);
+  return plans;
+}
+
+/// What would happen with one thing changed.
+class Neighbours {
+ public:
+  Neighbours(const Scenario& best, Clock::time_point deadline) : best_(best), deadline_(deadline) {}
+
+  /// A sentence if the changed plan does not fit.
+  template <class Change>
+  void lacks(const std::string& changed, Change change) {
+    Scenario scenario = best_;
+    change(scenario.plan);
+    if (Clock::now() >= deadline_ || !is_legal({scenario.plan, &scenario.model, &scenario.cluster})) return;
+    const Ledger ledger = evaluate(std::move(scenario), {}, false).ledger;
+    if (ledger.verdict != Verdict::oom) return;
+    const char* where = ledger.breaks_on_host ? "the node's memory" : "the GPU";
+    sentences_.push_back(ledger.breaks_on_host || ledger.margin.count >= 0
+                             ? fmt::format("{} does not fit {} ({}).", changed, where, ledger.breaks_phase)
+                             : fmt::format("{} does not fit: it lacks {} ({}).", changed,
+                                           format(Bytes(0) - ledger.margin), ledger.breaks_phase));
+  }
+  std::vector<std::string> take() { return std::move(sentences_); }
+
+ private:
+  const Scenario& best_;
+  Clock::time_point deadline_;
+  std::vector<std::string> sentences_;
+};
+
+std::vector<std::string> why_not_more(const Scenario& best, Clock::time_point deadline) {
+  Neighbours neighbours(best, deadline);
+  const Plan& plan = best.plan;
+  neighbours.lacks(fmt::format("Micro-batch {}", plan.micro_batch + 1), [](Plan& p) { ++p.micro_batch; });
+  if (plan.recompute.every > 0)
+    neighbours.lacks("The same plan without recomputation", [](Plan& p) { p.recompute.every = 0; });
+  if (plan.offload.optimizer != OffloadDevice::none) {
+    neighbours.lacks("The same plan with the optimizer on the GPU", [](Plan& p) {
+      p.offload.optimizer = p.offload.parameters = OffloadDevice::none;
+      p.optimizer.implementation = OptimizerImplementation::fused;
+    });
+  }
+  return neighbours.take();
+}
+
+std::string proof_in_words(const SearchResult& search) {
+  const std::string looked_at =
+      fmt::format("{} plans, {} of them evaluated", format_count(search.considered), format_count(search.evaluated));
+  if (search.proven) return fmt::format("No other of {} takes less time a token and fits.", looked_at);
+  return fmt::format(
+      "The best found among {} in {:.1f} s; not proven to be the best: another plan could take up to {:.1f} % less "
+      "time.",
+      looked_at, search.seconds, 100 * search.gap);
+}
+
+std::vector<std::string> reasons(const Recommendation& recommendation, Clock::time_point deadline) {
+  const SearchResult& search = recommendation.search;
+  std::vector<std::string> why{proof_in_words(search)};
+  const Evaluated& evaluated = search.best->evaluated;
+  why.push_back(fmt::format("Its step is bound by {}; the GPU is idle for {:.0f} % of it.", evaluated.bound_by,
+                            100 * recommendation.step->idle_share));
+  for (std::string& sentence : why_not_more(recommendation.best->scenario, deadline))
+    why.push_back(std::move(sentence));
+  for (const std::string& note : notes_on(recommendation.best->scenario)) why.push_back(note);
+  const auto faster = std::find_if(search.judged.begin(), search.judged.end(), [&](const Found& found) {
+    return found.evaluated.verdict == Verdict::tight && found.seconds_per_token < search.best->seconds_per_token;
+  });
+  if (faster != search.judged.end() && evaluated.verdict == Verdict::fits)
+    why.push_back(fmt::format("A plan that fits only tightly would take {:.1f} % less time ({}); --tight accepts it.",
+                              100 * (1 - faster->seconds_per_token / search.best->seconds_per_token),
+                              difference_in_words(search.best->plan, faster->plan)));
+  if (recommendation.global_batch == 0 && !recommendation.asked.plan.states("/gradient_accumulation"))
+    why.push_back(
+        fmt::format("Accumulation was free, up to 16 micro-batches: {} tokens a step; --global-batch fixes it.",
+                    format_count(static_cast<std::int64_t>(tokens_of_step(search.best->plan)))));
+  return why;
+}
+
+}  // namespace
+
+double tokens_of_step(const Plan& plan) {
+  return static_cast<double>(plan.tokens()) * static_cast<double>(plan.gradient_accumulation) * plan.world_size;
+}
+
+std::string difference_in_words(const Plan& a, const Plan& b) {
+  std::vector<std::string> parts;
+  const auto compare = [&](const char* what, const auto& mine, const auto& theirs) {
+    if (mine != theirs) parts.push_back(fmt::format("{} {} instead of {}", what, theirs, mine));
+  };
+  const auto recompute = [](int every) {
+    return every == 0 ? std::string("none") : every == 1 ? "full" : fmt::format("every {} layers", every);
+  };
+  const auto experts = [](const Plan& plan) {
+    return fmt::format("{}{}", name_of(plan.moe.implementation), plan.moe.leaf ? " as leaves" : "");
+  };
+  compare("GPUs", a.world_size, b.world_size);
+  if (a.engine == Engine::deepspeed) compare("ZeRO stage", a.zero.stage, b.zero.stage);
+  compare("ep", a.expert_parallel, b.expert_parallel);
+  compare("experts", experts(a), experts(b));
+  compare("micro-batch", a.micro_batch, b.micro_batch);
+  compare("accumulation", a.gradient_accumulation, b.gradient_accumulation);
+  compare("recomputation", recompute(a.recompute.every), recompute(b.recompute.every));
+  compare("optimizer on", std::string(name_of(a.offload.optimizer)), std::string(name_of(b.offload.optimizer)));
+  compare("parameters on", std::string(name_of(a.offload.parameters)), std::string(name_of(b.offload.parameters)));
+  if (a.engine == Engine::deepspeed && b.zero.stage > 0) {
+    compare("reduce_bucket_size", a.zero.reduce_bucket_size, b.zero.reduce_bucket_size);
+    if (b.zero.stage == 3 && a.zero.stage == 3)
+      compare("max_live_parameters", a.zero.stage3_max_live_parameters, b.zero.stage3_max_live_parameters);
+  }
+  if (a.engine == Engine::fsdp2) {
+    compare("reshard_after_forward", a.fsdp.reshard_after_forward, b.fsdp.reshard_after_forward);
+    compare("replicas", a.fsdp.replicate, b.fsdp.replicate);
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+Recommendation recommend(const Inputs& inputs, const Calibration& calibration, const RecommendOptions& options) {
+  const Clock::time_point start = Clock::now();
+  Recommendation result;
+  result.asked = inputs.scenario();
+  result.global_batch = options.global_batch;
+  result.time_source = fmt::format("simulated with the prices of {}", calibration.name);
+  SearchOptions search = search_options(calibration, result.asked.cluster);
+  search.budget_s = options.budget_s;
+  search.accept_tight = options.accept_tight;
+  search.runners_up = options.top - 1;
+  Progress progress("recommend");
+  search.progress = [&](const SearchProgress& now) {
+    progress.step(fmt::format("{} plans evaluated, best {:.0f} tokens/s, {} choices open", now.evaluated,
+                              now.best_tokens_per_s, now.open));
+  };
+  const Space space(result.asked, options.global_batch);
+  result.search = search_plans(space, plan_evaluator(calibration), search);
+  const SearchResult& found = result.search;
+  if (!found.best && !found.nearest) return result;
+  Scenario scenario = result.asked;
+  scenario.plan = found.best ? found.best->plan : found.nearest->plan;
+  result.best = evaluate(std::move(scenario));
+  result.step = simulated(result.best->program, result.asked.cluster, calibration);
+  if (!found.best) return result;
+  result.plans = list_plans(found, options.top);
+  for (const Found& plan : found.front) {
+    result.front.push_back(listed(plan));
+    result.front.back().why = difference_in_words(found.best->plan, plan.plan);
+  }
+  // Looking around is worth a second beyond the search.
+  const auto deadline = Clock::now() + std::chrono::milliseconds(700);
+  result.why = reasons(result, deadline);
+  result.plans.front().why = fmt::format("{}", fmt::join(result.why, " "));
+  result.deciding = deciding_assumptions(result, calibration, std::max(0.3, options.budget_s - seconds_since(start)));
+  return result;
+}
+
+}  // namespace plimsoll

@@ -1,0 +1,66 @@
+// Which plan do we recommend, and why?  A search over the plans that the user leaves open, the best of them in full, what
+// speaks for it against its neighbours, and the assumptions on which the choice rests.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/cli/evaluate.hpp"
+#include "planner/cli/simulated.hpp"
+#include "planner/search/search.hpp"
+
+namespace plimsoll {
+
+struct RecommendOptions {
+  InputOptions inputs;
+  std::int64_t global_batch = 0;  ///< sequences of an optimizer step; 0: most tokens/s
+  int top = 5;
+  double budget_s = 7;
+  bool accept_tight = false;
+  std::string emit;  ///< folder; empty: none
+};
+
+/// A plan of the list: a choice's best.
+struct Listed {
+  Found found;
+  double tokens_per_s = 0;  ///< of the whole job
+  std::string why;          ///< what speaks for it, or what it loses against the first
+};
+
+struct Recommendation {
+  Scenario asked;
+  std::int64_t global_batch = 0;
+  SearchResult search;
+  std::vector<Listed> plans;  ///< the recommended one first
+  std::vector<Listed> front;
+  std::optional<Evaluation> best;  ///< as `ledger` answers for it
+  std::optional<SimulatedStep> step;
+  std::vector<std::string> why;       ///< sentences on the recommended plan
+  std::vector<std::string> deciding;  ///< sentences on assumptions that would change the choice
+  std::string time_source;            ///< what the times are from
+};
+
+Recommendation recommend(const Inputs& inputs, const Calibration& calibration, const RecommendOptions& options);
+
+/// "ZeRO-2 instead of 3, micro-batch 4 instead of 8": how b differs from a; "" if it does not.
+std::string difference_in_words(const Plan& a, const Plan& b);
+
+/// Tokens of the whole job in one optimizer step.
+double tokens_of_step(const Plan& plan);
+
+/// What a person reads.
+/// @param coloured for a terminal
+std::string recommendation_text(const Recommendation& recommendation, bool coloured);
+std::string recommend_json(const Recommendation& recommendation);
+
+/// Sentences on how fast links, how cheap the host and how even routing must be for the first plan to stay the best, or to
+/// fit.  Looks no longer than `budget_s`.
+std::vector<std::string> deciding_assumptions(const Recommendation& recommendation, const Calibration& calibration,
+                                              double budget_s);
+
+/// Writes plan.json, ds_config.json (engine deepspeed), launch.sh and report.md for the recommended plan.
+/// @throws MachineError if the folder or a file cannot be written
+void emit_plan(const Recommendation& recommendation, const std::string& folder);
+
+}  // namespace plimsoll

@@ -1,0 +1,120 @@
+// Does what the search concludes from evaluations hold for the simulator?  The floor of layers under every engine setting,
+// relatives, amortisation; and the answer against evaluating every plan.
+#include "planner/cli/plan_evaluator.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "planner/cli/common_inputs.hpp"
+#include "planner/spec/read_calibration.hpp"
+#include "planner/spec/write_plan.hpp"
+#include "tests/unit/cli/program.hpp"
+
+namespace plimsoll {
+namespace {
+
+constexpr double endless = std::numeric_limits<double>::infinity();
+
+class PlanEvaluator : public testing::Test {
+ protected:
+  Scenario scenario(const std::vector<std::string>& sets, double gibibytes = 141) const {
+    InputOptions options;
+    options.model = model.path();
+    options.cluster = "2xh200";
+    options.sets = sets;
+    Scenario result = Inputs(options).scenario();
+    result.cluster.device.memory = Bytes(static_cast<std::int64_t>(gibibytes * (1 << 30)));
+    return result;
+  }
+  Evaluated evaluated(const std::vector<std::string>& sets) const {
+    return plan_evaluator(calibration)(scenario(sets), endless);
+  }
+  /// The best plan by evaluating each; the same as the search's.
+  void expect_same_as_exhaustive(const Scenario& asked, std::int64_t global_batch) const {
+    const Space space(asked, global_batch);
+    const Evaluator evaluate = plan_evaluator(calibration);
+    double best = endless;
+    std::string plan;
+    for (const Choice& choice : space.choices()) {
+      for (const std::int64_t micro : space.micro_batches()) {
+        for (const std::int64_t accumulation : space.accumulations(choice, micro)) {
+          Scenario one = asked;
+          one.plan = space.plan(choice, micro, accumulation);
+          const Evaluated result = evaluate(one, endless);
+          const double time =
+              result.step_time_s / (static_cast<double>(micro * accumulation * choice.world * one.plan.sequence));
+          if (result.verdict != Verdict::fits || time >= best) continue;
+          best = time;
+          plan = write_plan_json(one.plan);
+        }
+      }
+    }
+    SearchOptions options = search_options(calibration, asked.cluster);
+    options.budget_s = 600;
+    options.want_front = false;
+    const SearchResult found = search_plans(space, evaluate, options);
+    EXPECT_TRUE(found.proven);
+    ASSERT_TRUE(found.best);
+    EXPECT_EQ(found.best->seconds_per_token, best);
+    EXPECT_EQ(write_plan_json(found.best->plan), plan);
+  }
+
+  test::TemporaryFile model{test::small_model};
+  Calibration calibration = *load_calibration("h200", {});
+};
+
+TEST_F(PlanEvaluator, the_layers_take_no_longer_than_any_step_that_contains_them) {
+  for (const char* recompute : {"recompute=none", "recompute=full"}) {
+    double floor = 0;
+    for (const char* stage : {"zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"})
+      floor = std::max(floor, evaluated({recompute, stage, "sequence=1024"}).floor_s);
+    EXPECT_GT(floor, 0);
+    for (const char* stage : {"zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"})
+      for (const int accumulation : {1, 3})
+        EXPECT_LE(floor * accumulation, evaluated({recompute, stage, "sequence=1024",
+                                                   "gradient_accumulation=" + std::to_string(accumulation)})
+                                            .step_time_s)
+            << stage;
+  }
+}
+
+TEST_F(PlanEvaluator, a_step_with_recomputation_or_offload_takes_no_less) {
+  for (const char* stage : {"zero.stage=1", "zero.stage=2", "zero.stage=3"}) {
+    const double plain = evaluated({stage, "sequence=1024"}).step_time_s;
+    EXPECT_GE(evaluated({stage, "sequence=1024", "recompute=full"}).step_time_s, plain) << stage;
+    EXPECT_GE(evaluated({stage, "sequence=1024", "offload.optimizer=cpu"}).step_time_s, plain) << stage;
+  }
+}
+
+TEST_F(PlanEvaluator, accumulation_takes_no_more_time_a_token) {
+  for (const char* stage : {"zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"}) {
+    double before = endless;
+    for (const int accumulation : {1, 2, 4, 8}) {
+      const double time =
+          evaluated({stage, "sequence=512", "gradient_accumulation=" + std::to_string(accumulation)}).step_time_s /
+          accumulation;
+      EXPECT_LE(time, before) << stage << " " << accumulation;
+      before = time;
+    }
+  }
+}
+
+TEST_F(PlanEvaluator, lets_the_search_find_what_evaluating_all_finds_under_deepspeed) {
+  expect_same_as_exhaustive(scenario({"sequence=1024", "world_size=2"}, 3), 16);
+}
+
+TEST_F(PlanEvaluator, lets_the_search_find_what_evaluating_all_finds_under_fsdp2) {
+  expect_same_as_exhaustive(scenario({"engine=fsdp2", "sequence=4096", "world_size=2", "recompute=none"}, 4), 0);
+}
+
+TEST_F(PlanEvaluator, stops_early_at_a_step_that_is_not_worth_it) {
+  const Evaluated all = evaluated({"sequence=512"});
+  const Evaluated cut = plan_evaluator(calibration)(scenario({"sequence=512"}), all.step_time_s / 2);
+  EXPECT_TRUE(all.judged);
+  EXPECT_FALSE(cut.judged);
+  EXPECT_EQ(cut.step_time_s, all.step_time_s);
+}
+
+}  // namespace
+}  // namespace plimsoll

@@ -1,0 +1,112 @@
+// What does `recommend` promise?  A legal plan whose own ledger and step time are those it states; every plan accounted for;
+// files that read back; an honest word where nothing fits or the time was up.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+#include "tests/unit/cli/program.hpp"
+
+namespace plimsoll::test {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* small_mixture = R"({"model_type": "mixtral", "hidden_size": 256, "num_hidden_layers": 2,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 1000,
+  "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 4096, "tie_word_embeddings": false})";
+
+std::int64_t sum_of_counts(const json& excluded) {
+  return std::accumulate(excluded.begin(), excluded.end(), std::int64_t{0},
+                         [](std::int64_t sum, const json& e) { return sum + e["count"].get<std::int64_t>(); });
+}
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class Recommend : public testing::TestWithParam<const char*> {
+ protected:
+  std::vector<std::string> with(const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments{"recommend", "--model", model.path(), "--cluster", "2xh200"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  TemporaryFile model{small_mixture};
+};
+
+TEST_P(Recommend, states_the_bytes_and_the_time_of_its_plan) {
+  const json answer = run_json(with({"--gpus", "2", "--global-batch", "16", "--set", "sequence=1024", "--set",
+                                     std::string("engine=") + GetParam(), "--set", "recompute=none"}));
+  ASSERT_FALSE(answer["plans"].empty());
+  const json& best = answer["plans"][0];
+  EXPECT_EQ(best["rank"], 1);
+  EXPECT_EQ(best["plan"]["micro_batch"].get<int>() * best["plan"]["gradient_accumulation"].get<int>() *
+                best["plan"]["world_size"].get<int>(),
+            16);
+  const TemporaryFile plan(best["plan"].dump());
+  const json ledger = run_json({"ledger", "--model", model.path(), "--cluster", "2xh200", "--plan", plan.path()});
+  EXPECT_EQ(ledger["verdict"], best["verdict"]);
+  EXPECT_EQ(ledger["gpu"]["allocated_peak_bytes"], best["allocated_peak_bytes"]);
+  EXPECT_EQ(ledger["gpu"]["device_peak_bytes"], best["device_peak_bytes"]);
+  const json simulated =
+      run_json({"simulate", "--model", model.path(), "--cluster", "2xh200", "--plan", plan.path(), "--rank", "0"});
+  EXPECT_DOUBLE_EQ(simulated["step_time_s"].get<double>(), best["step_time_s"].get<double>());
+  EXPECT_EQ(sum_of_counts(answer["excluded"]) + 1, answer["considered"].get<std::int64_t>());
+  EXPECT_FALSE(answer["pareto"].empty());
+  EXPECT_TRUE(answer["proven"].get<bool>());
+}
+INSTANTIATE_TEST_SUITE_P(engines, Recommend, testing::Values("deepspeed", "fsdp2", "plimsoll"));
+
+TEST_F(Recommend, keeps_what_is_stated) {
+  const json answer = run_json(with({"--gpus", "2", "--set", "zero.stage=1", "--set", "micro_batch=2", "--set",
+                                     "recompute=full", "--set", "sequence=512"}));
+  for (const json& listed : answer["plans"]) {
+    EXPECT_EQ(listed["plan"]["zero"]["stage"], 1);
+    EXPECT_EQ(listed["plan"]["micro_batch"], 2);
+    EXPECT_EQ(listed["plan"]["recompute"], "full");
+  }
+}
+
+TEST_F(Recommend, emits_files_that_read_back_as_its_plan) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "plimsoll_recommend_test";
+  const json answer =
+      run_json(with({"--gpus", "2", "--global-batch", "8", "--set", "zero.stage=2", "--emit", folder.string()}));
+  const json plan = json::parse(text_of(folder / "plan.json"));
+  EXPECT_EQ(plan, answer["plans"][0]["plan"]);
+  const json config = json::parse(text_of(folder / "ds_config.json"));
+  EXPECT_EQ(config["train_batch_size"], 8);
+  EXPECT_EQ(config["zero_optimization"]["stage"], 2);
+  EXPECT_THAT(text_of(folder / "launch.sh"), testing::AllOf(testing::HasSubstr("torchrun"), testing::HasSubstr("srun"),
+                                                            testing::HasSubstr("deepspeed ")));
+  EXPECT_THAT(text_of(folder / "report.md"), testing::HasSubstr("Why this one"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(Recommend, says_that_nothing_fits_and_what_lacks_least) {
+  const json answer =
+      run_json({"recommend", "--model", "llama-3.1-405b", "--cluster", "1xh100", "--set", "sequence=4096"}, 4);
+  EXPECT_TRUE(answer["plans"].empty());
+  EXPECT_LT(answer["nearest"]["margin_bytes"].get<std::int64_t>(), 0);
+  EXPECT_EQ(sum_of_counts(answer["excluded"]), answer["considered"].get<std::int64_t>());
+}
+
+TEST_F(Recommend, admits_that_the_time_was_up) {
+  const json answer = run_json(with({"--gpus", "2", "--seconds", "0"}), 4);
+  EXPECT_FALSE(answer["proven"].get<bool>());
+}
+
+TEST_F(Recommend, puts_the_verdict_first) {
+  const ProgramRun answer = run(with({"--gpus", "2", "--global-batch", "8", "--set", "zero.stage=3"}));
+  EXPECT_EQ(answer.code, 0) << answer.err;
+  EXPECT_THAT(answer.out, testing::AllOf(testing::HasSubstr("ZeRO-3"), testing::HasSubstr("tokens/s"),
+                                         testing::HasSubstr("Why this one"), testing::HasSubstr("Not recommended")));
+}
+
+}  // namespace
+}  // namespace plimsoll::test
