@@ -146,15 +146,16 @@ Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
   const Reach reach = alternatives(program, context, replay);
   const Bytes outside = context.outside.total();
   const auto above = [&](Bytes value) { return scaled(value, 1 + context.reserved_margin); };
+  const auto below = [&](Bytes value) { return scaled(value, 1 - context.reserved_margin_below); };
   ledger.allocated_peak = {replay.allocated_peak, reach.allocated, context.allocated_evidence};
   ledger.reserved_peak = {
-      replay.reserved_peak, {reach.reserved.low, above(reach.reserved.high)}, context.reserved_evidence};
+      replay.reserved_peak, {below(reach.reserved.low), above(reach.reserved.high)}, context.reserved_evidence};
   const Evidence device = std::max(context.reserved_evidence, context.outside.evidence);
   ledger.device_peak = {replay.reserved_peak + outside,
                         {ledger.reserved_peak.interval.low + outside, ledger.reserved_peak.interval.high + outside},
                         device};
   ledger.job_device_peak = {
-      replay.job_reserved_peak + outside, {reach.job.low + outside, above(reach.job.high) + outside}, device};
+      replay.job_reserved_peak + outside, {below(reach.job.low) + outside, above(reach.job.high) + outside}, device};
   ledger.peak_phase = replay.peak_phase;
   ledger.job_peak_phase = replay.job_peak_phase;
   judge_device(ledger, program, context);

@@ -41,7 +41,9 @@ struct LedgerContext {
   OutsideFramework outside;
   Evidence allocated_evidence = Evidence::assumed;
   Evidence reserved_evidence = Evidence::assumed;
-  double reserved_margin = 0;  ///< relative, for what the replay cannot know (changing routing)
+  /// Relative, for what the replay cannot know (routing that changes from step to step): how far reserved may lie above and
+  /// below it.
+  double reserved_margin = 0, reserved_margin_below = 0;
   bool bistable = true;        ///< replay also the alternative histories for the interval
   Bytes host_capacity;         ///< of a node
   int ranks_per_node = 1;

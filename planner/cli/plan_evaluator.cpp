@@ -1,12 +1,15 @@
 // Evaluates a plan by simulation and ledger (planner/cli/plan_evaluator.hpp).
 //
-//   1. the step program of one rank; the sum of its live tensors against the GPU: cheap, and enough for most that do not fit
-//   2. the simulated step; enough for what is slower than a plan already found
-//   3. the allocator replay of that rank; then the ledger of the hottest rank with all alternatives, as `ledger` gives it
+//   1. the step program of one rank: its layers' own time, enough for what is much slower than a plan already found
+//   2. the sum of its live tensors, then the allocator replay: enough for what does not fit
+//   3. the simulated step: enough for what is slower
+//   4. the ledger of the hottest rank with all alternatives, as `ledger` gives it
 #include "planner/cli/plan_evaluator.hpp"
 
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "planner/cli/evaluate.hpp"
 #include "planner/step/build_step.hpp"
@@ -67,6 +70,38 @@ double floor_of(const StepProgram& program, const ClusterSpec& cluster, const Ca
   return to_seconds(std::max(device, host));
 }
 
+struct StepTime {
+  double seconds = 0;
+  std::string bound_by;
+  Evidence evidence = Evidence::assumed;
+};
+
+StepTime simulated_time(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration) {
+  const Timeline timeline = simulate_step(program, cluster, calibration);
+  const Evidence evidence = std::max(timeline.evidence, calibration.gemm.provenance.evidence);
+  if (!timeline.unfinished.empty()) return {std::numeric_limits<double>::infinity(), "nothing", evidence};
+  return {to_seconds(timeline.step_time), timeline.bound_by, evidence};
+}
+
+/// The step's time.  Many equal micro-batches are not all put on the clock: with two and with six of them the time is
+/// simulated, and what four more take is added as often as it takes.
+StepTime time_of(StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration) {
+  constexpr std::int64_t few = 2, more = 6;
+  RankProgram& rank = program.classes.front().program;
+  const auto repeat = std::find_if(rank.repeats.begin(), rank.repeats.end(),
+                                   [&](const Repeat& r) { return r.first >= rank.steady_first; });
+  if (repeat == rank.repeats.end() || repeat->count <= more) return simulated_time(program, cluster, calibration);
+  const std::int64_t all = std::exchange(repeat->count, few);
+  const double with_few = simulated_time(program, cluster, calibration).seconds;
+  repeat->count = more;
+  StepTime time = simulated_time(program, cluster, calibration);
+  repeat->count = all;
+  // Clocks that sag in the long step but not in the short ones: the step itself decides.
+  if (with_few <= sags_from_s) return simulated_time(program, cluster, calibration);
+  time.seconds += (time.seconds - with_few) * static_cast<double>(all - more) / static_cast<double>(more - few);
+  return time;
+}
+
 int first_rank(const Scenario& scenario) {
   const Plan& plan = scenario.plan;
   return plan.routing.kind != Routing::Kind::balanced && plan.world_size > 1 ? hottest_rank(scenario) : 0;
@@ -85,26 +120,30 @@ void enter(const Ledger& ledger, Evaluated& evaluated) {
 
 Evaluated evaluate_plan(const Scenario& scenario, double worth_s, const Calibration& calibration) {
   Evaluated evaluated;
-  const StepProgram program = build_step(scenario, first_rank(scenario));
-  const RankProgram& rank = program.classes.front().program;
-  LedgerContext context = ledger_context(scenario);
+  StepProgram program = build_step(scenario, first_rank(scenario));
   evaluated.floor_s = floor_of(program, scenario.cluster, calibration);
-  const Bytes least = peak_of_sizes(rank) + context.outside.total();
+  evaluated.step_time_s = evaluated.floor_s * static_cast<double>(scenario.plan.gradient_accumulation);
+  if (evaluated.step_time_s > worth_s) return evaluated;
+  LedgerContext context = ledger_context(scenario);
+  const Bytes least = peak_of_sizes(program.classes.front().program) + context.outside.total();
   if (least > context.capacity) {
     evaluated.judged = true;
     evaluated.beyond_memory = true;
     evaluated.margin = context.capacity - least;
     return evaluated;
   }
-  const Timeline timeline = simulate_step(program, scenario.cluster, calibration);
-  evaluated.step_time_s =
-      timeline.unfinished.empty() ? to_seconds(timeline.step_time) : std::numeric_limits<double>::infinity();
-  evaluated.bound_by = timeline.bound_by;
-  evaluated.evidence = std::max(timeline.evidence, calibration.gemm.provenance.evidence);
-  if (evaluated.step_time_s > worth_s) return evaluated;
   context.bistable = false;
-  enter(make_ledger(rank, context), evaluated);
-  if (evaluated.verdict != Verdict::oom) enter(evaluate(scenario).ledger, evaluated);
+  const Ledger ledger = make_ledger(program.classes.front().program, context);
+  if (ledger.verdict == Verdict::oom) {
+    enter(ledger, evaluated);
+    return evaluated;
+  }
+  const StepTime time = time_of(program, scenario.cluster, calibration);
+  evaluated.step_time_s = time.seconds;
+  evaluated.bound_by = time.bound_by;
+  evaluated.evidence = time.evidence;
+  if (evaluated.step_time_s > worth_s) return evaluated;
+  enter(evaluate(scenario).ledger, evaluated);
   return evaluated;
 }
 

@@ -24,7 +24,7 @@ class Writer {
     return coloured_ ? paint(text, colour) : std::string(text);
   }
   void line(std::string_view text) { text_ += fmt::format("{}\n", text); }
-  void sentence(std::string_view text) { text_ += wrap(fmt::format("  {}", text), width, 4) + "\n"; }
+  void sentence(std::string_view text) { text_ += fmt::format("  {}\n", wrap(text, width, 4)); }
   void heading(std::string_view text) { text_ += fmt::format("\n{}\n", colour(text, Colour::bold)); }
   void table(const Table& table) { text_ += table.text(2); }
   std::string take() { return std::move(text_); }

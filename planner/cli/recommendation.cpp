@@ -118,7 +118,7 @@ std::vector<std::string> reasons(const Recommendation& recommendation, Clock::ti
                               difference_in_words(search.best->plan, faster->plan)));
   if (recommendation.global_batch == 0 && !recommendation.asked.plan.states("/gradient_accumulation"))
     why.push_back(
-        fmt::format("Accumulation was free, up to 16 micro-batches: {} tokens a step; --global-batch fixes it.",
+        fmt::format("Accumulation was free, up to 8 micro-batches: {} tokens a step; --global-batch fixes it.",
                     format_count(static_cast<std::int64_t>(tokens_of_step(search.best->plan)))));
   return why;
 }

@@ -92,14 +92,15 @@ Evidence allocated_evidence(const Scenario& scenario) {
 }
 
 /// Where every step routes other numbers of rows, freed blocks fit less well than in a replay with one routing: reserved
-/// came out up to 8 % higher (AutoEP, native experts without dropping), not with recomputation.
+/// lay between 6 % below and 18 % above what a replay of one step's routing gives (AutoEP, native experts without dropping),
+/// in seven measured runs; not with recomputation.
 bool changes_sizes(const Scenario& scenario) {
   const Plan& plan = scenario.plan;
   const bool dropless_exchange =
       uses(scenario, MoeImplementation::autoep) || (uses(scenario, MoeImplementation::native) && !plan.moe.drop_tokens);
   return dropless_exchange && plan.expert_parallel > 1 && plan.recompute.every == 0;
 }
-constexpr double changing_routing_margin = 0.08;
+constexpr double changing_routing_above = 0.18, changing_routing_below = 0.06;
 
 }  // namespace
 
@@ -113,7 +114,8 @@ LedgerContext ledger_context(const Scenario& scenario) {
   context.reserved_evidence = context.allocated_evidence;
   if (changes_sizes(scenario)) {
     context.reserved_evidence = std::max(context.reserved_evidence, Evidence::extrapolated);
-    context.reserved_margin = changing_routing_margin;
+    context.reserved_margin = changing_routing_above;
+    context.reserved_margin_below = changing_routing_below;
   }
   context.host_capacity = scenario.cluster.host_memory;
   context.ranks_per_node = std::min(plan.world_size, scenario.cluster.devices_per_node);
@@ -138,7 +140,7 @@ std::vector<Assumption> assumptions_of(const Scenario& scenario, const LedgerCon
   if (has_moe(scenario) && plan.routing.kind == Routing::Kind::balanced)
     all.push_back({"routing is balanced: every expert receives the same number of rows", Evidence::assumed});
   if (context.reserved_margin > 0)
-    all.push_back({"reserved may be up to 8 % higher, as the numbers of routed rows change from step to step",
+    all.push_back({"reserved may be up to 18 % higher or 6 % lower, as the numbers of routed rows change from step to step",
                    Evidence::measured});
   all.push_back({fmt::format("CUDA context, NCCL and libraries take {:.2f} GiB beside the framework's pool",
                              static_cast<double>(context.outside.total().count) / (1 << 30)),

@@ -16,6 +16,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Of the budget, for the best plan; the rest is for plans to compare it with.
+constexpr double share_of_the_best = 0.8;
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 std::vector<PlanBounds> bounds_of(const Space& space, const PeakRates& peaks) {
@@ -58,15 +61,19 @@ std::optional<Found> nearest_to_fit(RoundContext& context) {
     }
     break;
   }
+  // One that breaks on the host is named only where every plan does.
   const CandidateId* nearest = nullptr;
-  Bytes margin;
-  for (const auto& [id, evaluated] : context.memo.all()) {
-    if (!evaluated.judged || evaluated.host_breaks) continue;
-    const bool better =
-        nearest == nullptr || evaluated.margin > margin || (evaluated.margin == margin && id < *nearest);
-    if (!better) continue;
-    nearest = &id;
-    margin = evaluated.margin;
+  for (const bool on_host : {false, true}) {
+    Bytes margin;
+    for (const auto& [id, evaluated] : context.memo.all()) {
+      if (!evaluated.judged || evaluated.host_breaks != on_host) continue;
+      const bool better =
+          nearest == nullptr || evaluated.margin > margin || (evaluated.margin == margin && id < *nearest);
+      if (!better) continue;
+      nearest = &id;
+      margin = evaluated.margin;
+    }
+    if (nearest != nullptr) break;
   }
   if (nearest == nullptr) return std::nullopt;
   return found_of(space, *nearest, *context.memo.find(*nearest));
@@ -160,8 +167,10 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
   result.excluded = space.refused();
   const std::vector<PlanBounds> bounds = bounds_of(space, options.peaks);
   Memo memo(space, options);
-  const auto budget = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.budget_s));
-  RoundContext context{space, evaluate, options, bounds, memo, start + budget};
+  const auto after = [&](double seconds) {
+    return start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  };
+  RoundContext context{space, evaluate, options, bounds, memo, after(share_of_the_best * options.budget_s)};
   RoundLimit limit{0, space.asked().cluster.device.memory, false, options.accept_tight};
   RoundResult round = Round(context, limit).run();
   if (!round.best && !limit.accept_tight) {
@@ -172,6 +181,7 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
   result.proven = round.proven;
   if (round.best) {
     if (!round.proven) result.gap = std::max(0.0, 1 - round.least_bound / round.best_seconds_per_token);
+    context.deadline = after(options.budget_s);
     judge_runners_up(context);
     if (options.want_front) look_for_front(context, limit, *round.best);
     result.best = found_of(space, *round.best, *memo.find(*round.best));

@@ -25,7 +25,7 @@
 namespace plimsoll {
 
 struct Evaluated {
-  double step_time_s = 0;
+  double step_time_s = 0;  ///< where not judged: at least; 0: not known
   /// Per micro-batch: what any plan takes at least that lays out the same layers at this micro-batch; 0: not known.
   double floor_s = 0;
   bool refused = false;  ///< a rule on batch sizes does not allow it; nothing else is known

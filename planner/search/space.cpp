@@ -25,6 +25,11 @@ std::vector<int> divisors(std::int64_t number) {
 
 bool is_deepspeed(const Plan& plan) { return plan.engine == Engine::deepspeed; }
 
+/// How far a choice is from what one would try first.
+int effort(const Choice& choice) {
+  return static_cast<int>(choice.offload) + (choice.small_buckets ? 1 : 0) + (choice.small_gathers ? 1 : 0);
+}
+
 }  // namespace
 
 Space::Space(const Scenario& asked, std::int64_t global_batch) : asked_(asked), global_batch_(global_batch) {
@@ -38,9 +43,12 @@ Space::Space(const Scenario& asked, std::int64_t global_batch) : asked_(asked), 
   const Plan& plan = asked.plan;
   std::vector<int> stages{plan.zero.stage};
   if (is_deepspeed(plan) && !plan.states("/zero/stage")) stages = {0, 1, 2, 3};
+  std::vector<Choice> all;
   for (const int world : worlds())
     for (const int stage : stages)
-      for (const Choice& choice : choices_of(world, stage)) add(choice);
+      for (const Choice& choice : choices_of(world, stage)) all.push_back(choice);
+  std::stable_sort(all.begin(), all.end(), [](const Choice& a, const Choice& b) { return effort(a) < effort(b); });
+  for (const Choice& choice : all) add(choice);
 }
 
 /// The whole cluster, a half, a quarter, ...
@@ -178,7 +186,7 @@ std::vector<std::int64_t> Space::accumulations(const Choice& choice, std::int64_
     return {steps};
   }
   if (plan.states("/gradient_accumulation")) return {plan.gradient_accumulation};
-  return {16, 8, 4, 2, 1};
+  return {8, 4, 2, 1};
 }
 
 bool Space::is_legal(const Plan& plan) const { return plimsoll::is_legal({plan, &asked_.model, &asked_.cluster}); }

@@ -4,8 +4,8 @@
 //   x micro-batch x gradient accumulation                                                                 (a candidate)
 //
 // A choice is a few bytes; its plan, with all defaults, is made when it is looked at.  Keys that the user stated keep their
-// value.  Under a global batch of B sequences, B = micro-batch x accumulation x world; without one, accumulation is 1, 2, 4, 8
-// or 16.
+// value.  Under a global batch of B sequences, B = micro-batch x accumulation x world; without one, accumulation is 1, 2, 4 or
+// 8.
 #pragma once
 
 #include <compare>

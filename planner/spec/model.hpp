@@ -33,6 +33,7 @@ struct AttentionSpec {
   // sparse-attention indexer (DeepSeek-V3.2, GLM-5); index_heads 0: none
   std::int64_t index_heads = 0;
   std::int64_t index_head_dim = 0;
+  std::int64_t index_top_k = 0;  ///< keys that it leaves to a query
 
   std::int64_t q_width() const { return q_heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }

@@ -282,10 +282,10 @@ struct Op {
   Action action;
   Lane lane = Lane::compute;
   Issuer issuer = Issuer::forward;
-  std::uint8_t read_count = 0, write_count = 0;
   std::uint16_t after_count = 0;
   std::int16_t layer = -1;
   std::uint16_t micro_batch = 0;
+  std::uint32_t read_count = 0, write_count = 0;
   std::uint32_t first_ref = 0;    ///< into RankProgram::refs: read buffers, then written ones
   std::uint32_t first_after = 0;  ///< into RankProgram::after
   const char* role = "";          ///< "self_attn.q_proj", "loss", ...

@@ -90,7 +90,6 @@ OpId Trace::record(const Action& action, Lane on, std::initializer_list<const Te
 }
 
 OpId Trace::append(const Action& action, Lane on, Tensors reads, Tensors writes, const char* role) {
-  CHECK(reads.size() <= 255 && writes.size() <= 255, "an op touches at most 255 buffers of each kind");
   const OpId id = next_op();
   Op op;
   op.action = action;

@@ -201,7 +201,7 @@ class Zero3Job final : public TorchJob {
     save_checkpoint();
   }
 
-  // Everything is sharded, the persistent parameters too (they are gathered again in the end).  Then, module by module, the
+  // Before saving all parameters are sharded; the persistent ones are gathered again in the end.  Module by module, the
   // parameters are gathered on every rank, and rank 0 collects the whole model in host memory.
   void save_16bit() {
     if (plan().moe.implementation == MoeImplementation::autoep) return;  // refused by the engine
@@ -210,7 +210,7 @@ class Zero3Job final : public TorchJob {
     std::vector<Tensor> collected;
     std::vector<bool> seen(model_->parameters_in_order.size());
     for (const Module* module : model_->modules) {
-      for (const Parameter* parameter : module->parameters) parameters_.gather_now(parameter->index);
+      for (const Parameter* parameter : module->parameters) parameters_.gather_now({parameter->index});
       for (const Parameter* parameter : module->parameters) {
         if (rank_ == 0 && !seen[static_cast<std::size_t>(parameter->index)]) {
           collected.push_back(
@@ -222,14 +222,13 @@ class Zero3Job final : public TorchJob {
         parameters_.release(parameter->index);
       }
     }
-    for (const zero3::ShardedParameter& sharded : parameters_.all()) {
-      if (sharded.persistent) parameters_.gather_now(sharded.parameter->index);
-    }
+    parameters_.gather_persistent();
   }
 
   // One storage at a time passes through pageable host memory; what is there already is written where it stands.
   void save_checkpoint() {
     trace_.begin_phase("save_checkpoint");
+    coordinator_.release_all();
     for (const zero3::SubGroup& group : optimizer_.sub_groups()) {
       for (const Tensor* tensor : {&group.master, &group.states.front().first, &group.states.front().second}) {
         const HostWork writing{HostWorkKind::python, 1, tensor->bytes()};
@@ -243,6 +242,7 @@ class Zero3Job final : public TorchJob {
         trace_.record(writing, Lane::host, {&copy}, {}, "save optimizer state");
       }
     }
+    parameters_.gather_persistent();
   }
 
   ShardedParameters parameters_;

@@ -77,7 +77,7 @@ void Optimizer::initialize() {
   make_gradient_partition();
   for (ShardedParameter& sharded : parameters_.all()) {
     if (!sharded.parameter->trainable) continue;
-    parameters_.gather_now(sharded.parameter->index);
+    parameters_.gather_now({sharded.parameter->index});
     parameters_.release(sharded.parameter->index);
   }
 }
@@ -313,9 +313,7 @@ void Optimizer::step() {
     }
   }
   scalars_.clear();
-  for (ShardedParameter& sharded : parameters_.all()) {
-    if (sharded.persistent) parameters_.gather_now(sharded.parameter->index);
-  }
+  parameters_.gather_persistent();
 }
 
 Tensor Optimizer::fp32_gradient(const SubGroup& group) {

@@ -202,21 +202,37 @@ void ShardedParameters::release(int index) {
   sharded.presence = Presence::sharded;
 }
 
-void ShardedParameters::gather_now(int index) {
-  ShardedParameter& sharded = (*this)[index];
-  Parameter& parameter = *sharded.parameter;
+void ShardedParameters::gather_now(const std::vector<int>& indices) {
   Scoped category(trace_.category, Category::gathered_parameters);
-  Scoped layer(trace_.layer, static_cast<std::int16_t>(parameter.decl->layer));
-  sharded.presence = Presence::available;
-  const Tensor buffer = trace_.empty(flat_shape(sharded.padded()), parameter.dtype, parameter.name);
-  const Tensor shard = shard_on_device(sharded);
-  if (sharded.communicator.ranks > 1) {
-    collective(CollectiveKind::all_gather, sharded.communicator, shard, buffer);
-  } else {
-    trace_.compute(copy_kernel(parameter.dtype, sharded.numel()), {&shard}, {&buffer},
-                   "copy of an unsharded parameter");
+  for (const int index : indices) {
+    ShardedParameter& sharded = (*this)[index];
+    Parameter& parameter = *sharded.parameter;
+    Scoped layer(trace_.layer, static_cast<std::int16_t>(parameter.decl->layer));
+    sharded.presence = Presence::available;
+    parameter.data = trace_.empty(flat_shape(sharded.padded()), parameter.dtype, parameter.name);
   }
-  parameter.data = buffer.view_as(parameter.shape);
+  std::vector<Tensor> shards;
+  for (const int index : indices) {
+    ShardedParameter& sharded = (*this)[index];
+    Parameter& parameter = *sharded.parameter;
+    const Tensor buffer = parameter.data;
+    shards.push_back(shard_on_device(sharded));
+    if (sharded.communicator.ranks > 1) {
+      collective(CollectiveKind::all_gather, sharded.communicator, shards.back(), buffer);
+    } else {
+      trace_.compute(copy_kernel(parameter.dtype, sharded.numel()), {&shards.back()}, {&buffer},
+                     "copy of an unsharded parameter");
+    }
+    parameter.data = buffer.view_as(parameter.shape);
+  }
+}
+
+void ShardedParameters::gather_persistent() {
+  std::vector<int> indices;
+  for (const ShardedParameter& sharded : parameters_) {
+    if (sharded.persistent) indices.push_back(sharded.parameter->index);
+  }
+  gather_now(indices);
 }
 
 }  // namespace plimsoll::zero3

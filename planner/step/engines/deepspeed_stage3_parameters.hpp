@@ -79,8 +79,11 @@ class ShardedParameters {
   void wait(int index);
   /// Drops the full parameter.
   void release(int index);
-  /// Gathers one parameter at once on the compute stream (engine initialization, end of the step, saving).
-  void gather_now(int index);
+  /// Gathers parameters at once on the compute stream (engine initialization, end of the step, saving): a call for each, but
+  /// copies of parts from host memory live until all have arrived.
+  void gather_now(const std::vector<int>& indices);
+  /// Makes the persistent parameters whole.
+  void gather_persistent();
 
   Trace& trace() { return trace_; }
   const Lanes& lanes() const { return lanes_; }

@@ -15,9 +15,6 @@ namespace plimsoll {
 
 namespace {
 
-/// Keys that the indexer leaves to a query; all of these models state 2048.
-constexpr std::int64_t index_top_k = 2048;
-
 struct Latent {
   LayerContext& c;
   const AttentionSpec& spec;
@@ -79,7 +76,7 @@ class Indexer {
       const Tensor causal = made(square(), DType::fp32, "causal mask in fp32");
       summed = made(square(), DType::fp32, "indexer scores, causal");
     }
-    const Shape kept{batch(), s(), {std::min<std::int64_t>(s().size, index_top_k)}};
+    const Shape kept{batch(), s(), {std::min(s().size, l_.spec.index_top_k)}};
     {
       const Tensor values = made(kept, DType::fp32, "largest indexer scores");
       indices = made(kept, DType::int64, "their keys");

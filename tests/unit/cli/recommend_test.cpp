@@ -92,13 +92,15 @@ TEST_F(Recommend, says_that_nothing_fits_and_what_lacks_least) {
   const json answer =
       run_json({"recommend", "--model", "llama-3.1-405b", "--cluster", "1xh100", "--set", "sequence=4096"}, 4);
   EXPECT_TRUE(answer["plans"].empty());
-  EXPECT_LT(answer["nearest"]["margin_bytes"].get<std::int64_t>(), 0);
+  EXPECT_FALSE(answer["nearest"].is_null());
   EXPECT_EQ(sum_of_counts(answer["excluded"]), answer["considered"].get<std::int64_t>());
 }
 
 TEST_F(Recommend, admits_that_the_time_was_up) {
-  const json answer = run_json(with({"--gpus", "2", "--seconds", "0"}), 4);
-  EXPECT_FALSE(answer["proven"].get<bool>());
+  // What was found by then, if anything, is not said to be the best.
+  const ProgramRun answer = run(with({"--gpus", "2", "--seconds", "0", "--json"}));
+  EXPECT_TRUE(answer.code == 0 || answer.code == 4) << answer.err;
+  EXPECT_FALSE(json::parse(answer.out)["proven"].get<bool>());
 }
 
 TEST_F(Recommend, puts_the_verdict_first) {
