@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "planner/cli/common_inputs.hpp"
 #include "planner/cli/evaluate.hpp"
@@ -51,7 +52,8 @@ std::vector<std::vector<std::string>> combinations(const Node& entry) {
     for (const auto& keys : result) {
       for (const Node* value : axis->items()) {
         longer.push_back(keys);
-        longer.back().push_back(value->as_string());
+        std::istringstream together(value->as_string());
+        for (std::string key; together >> key;) longer.back().push_back(key);
       }
     }
     result = std::move(longer);
