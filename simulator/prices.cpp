@@ -66,6 +66,12 @@ SimTime Prices::gap_of(const StepProgram& program) const {
 }
 
 double Prices::gemm_seconds(double m, double n, double k, DType dtype) const {
+  const auto [known, added] = products_.try_emplace({m, n, k, static_cast<double>(dtype)}, 0.0);
+  if (added) known->second = price_of_product(m, n, k, dtype);
+  return known->second;
+}
+
+double Prices::price_of_product(double m, double n, double k, DType dtype) const {
   const GemmPrice& price = calibration_.gemm;
   const double bytes = (m * k + k * n + m * n) * as_double(size_of(dtype));
   if (std::min({m, n, k}) <= 64 && dtype != DType::fp32)

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "planner/spec/calibration.hpp"
@@ -46,6 +47,7 @@ class Prices {
 
  private:
   double gemm_seconds(double m, double n, double k, DType dtype) const;
+  double price_of_product(double m, double n, double k, DType dtype) const;
   double grouped_seconds(const Kernel& kernel) const;
   SimTime gap_of(const StepProgram& program) const;
   double kernel_seconds(const Kernel& kernel) const;
@@ -54,6 +56,7 @@ class Prices {
   const ClusterSpec& cluster_;
   const StepProgram& program_;
   double sag_;
+  mutable std::map<std::array<double, 4>, double> products_;  ///< gemm_seconds by m, n, k and type
   SimTime kernel_gap_;
   std::array<const KernelPrice*, kernel_kind_count> by_kind_{};
   std::array<double, kernel_kind_count> interference_{};

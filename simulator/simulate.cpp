@@ -297,7 +297,14 @@ class Simulation {
     } else {
       begin(state, lane);
     }
-    set_rates();
+    if (rates_matter(state, l)) set_rates();
+  }
+
+  /// Ops that run alone, or beside nothing that they share, keep their own rate.
+  bool rates_matter(const ClassState& state, std::size_t l) const {
+    const LaneState& lane = state.lanes[l];
+    const bool copying = state.lanes[static_cast<std::size_t>(Lane::copy_in)].running;
+    return active_collectives_ > 0 || copying || state.instances[lane.queue[lane.head]].collective;
   }
 
   void begin(const ClassState& state, LaneState& lane) {

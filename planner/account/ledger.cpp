@@ -35,27 +35,28 @@ struct Reach {
   }
 };
 
-bool uses_gather_pool(const RankProgram& program) {
-  return std::any_of(program.buffers.begin(), program.buffers.end(),
-                     [](const BufferDecl& b) { return b.pool == Lane::gather; });
-}
-
-/// The alternative pasts and latenesses that the plan does not fix (measured: reserved is bistable in them).
-Reach alternatives(const RankProgram& program, const LedgerContext& context, const Replay& central) {
+/// The alternatives of what the plan does not fix; `central` becomes the largest of the alternative pasts.
+Reach alternatives(const RankProgram& program, const LedgerContext& context, Replay& central) {
   Reach reach{{central.allocated_peak, central.allocated_peak},
               {central.reserved_peak, central.reserved_peak},
               {central.job_reserved_peak, central.job_reserved_peak}};
   if (!context.bistable) return reach;
   const auto with = [&](Bytes hole, bool workspaces, int lag) {
-    ReplayOptions options{context.rules, 3, hole, workspaces, lag};
-    reach.include(replay_allocator(program, options));
+    Replay replay = replay_allocator(program, {context.rules, 3, hole, workspaces, lag});
+    reach.include(replay);
+    return replay;
   };
-  if (uses_gather_pool(program)) {
+  if (context.unknown == LedgerContext::Unknown::lateness) {
     with(Bytes(0), false, 1);
     with(Bytes(0), false, 3);
-  } else {
-    with(Bytes(std::int64_t{20} << 20), false, 0);
-    with(Bytes(std::int64_t{60} << 20), true, 0);
+  } else if (context.unknown == LedgerContext::Unknown::past) {
+    for (const bool workspaces : {false, true}) {
+      for (const std::int64_t mebibytes : {0, 20, 60}) {
+        if (!workspaces && mebibytes == 0) continue;
+        Replay replay = with(Bytes(mebibytes << 20), workspaces, 0);
+        if (replay.reserved_peak > central.reserved_peak) central = std::move(replay);
+      }
+    }
   }
   return reach;
 }
@@ -142,8 +143,8 @@ Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
   ledger.capacity = context.capacity;
   ledger.outside = context.outside;
   ledger.replay = replay_allocator(program, {context.rules, 3, Bytes(0), false, 0});
+  const Reach reach = alternatives(program, context, ledger.replay);
   const Replay& replay = ledger.replay;
-  const Reach reach = alternatives(program, context, replay);
   const Bytes outside = context.outside.total();
   const auto above = [&](Bytes value) { return scaled(value, 1 + context.reserved_margin); };
   const auto below = [&](Bytes value) { return scaled(value, 1 - context.reserved_margin_below); };

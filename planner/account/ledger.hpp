@@ -44,8 +44,12 @@ struct LedgerContext {
   /// Relative, for what the replay cannot know (routing that changes from step to step): how far reserved may lie above and
   /// below it.
   double reserved_margin = 0, reserved_margin_below = 0;
-  bool bistable = true;        ///< replay also the alternative histories for the interval
-  Bytes host_capacity;         ///< of a node
+  /// What the plan does not fix, and is replayed in its alternatives: what earlier use left in the pool (plain PyTorch and
+  /// FSDP2: two workspaces or not, a hole of 0, 20 or 60 MiB; the largest is nearest to what was measured), or how late
+  /// gathered weights come back (ZeRO-3: 0, 1 or 3 gathers).
+  enum class Unknown : std::uint8_t { nothing, past, lateness } unknown = Unknown::nothing;
+  bool bistable = true;  ///< false: the first alternative alone, for searches that compare many plans
+  Bytes host_capacity;   ///< of a node
   int ranks_per_node = 1;
   /// Resident bytes of the process itself at the end of a phase, without tensors; and the part shared by a node's ranks.
   std::map<std::string, Bytes> host_base;

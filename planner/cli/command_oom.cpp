@@ -59,11 +59,15 @@ bool is_unusable(const Diagnostic& diagnostic) {
          std::any_of(kinds.begin(), kinds.end(), [&](std::string_view kind) { return ends_with(code, kind); });
 }
 
-/// Errors that end the command stay errors; the others are told as warnings, and missing keys not at all.
+/// Errors that end the command stay errors; the others are told as warnings, and what a config of single keys lacks not at
+/// all.
 Diagnostics judged(const Diagnostics& diagnostics) {
   Diagnostics all;
+  const bool in_part = std::any_of(diagnostics.begin(), diagnostics.end(),
+                                   [](const Diagnostic& diagnostic) { return diagnostic.code == "model.missing"; });
   for (Diagnostic diagnostic : diagnostics) {
-    if (diagnostic.code == "model.missing" || diagnostic.severity == Severity::note) continue;
+    if (diagnostic.severity == Severity::note) continue;
+    if (in_part && (diagnostic.code == "model.missing" || diagnostic.code == "model.family")) continue;
     if (!is_unusable(diagnostic)) diagnostic.severity = Severity::warning;
     all.push_back(std::move(diagnostic));
   }

@@ -23,9 +23,19 @@ constexpr std::size_t most_candidates = 12;
 constexpr double assumption_cost = 2;
 constexpr double preset_cost = 3;
 
-/// Sizes that DeepSpeed takes where none are stated, in elements.
-constexpr std::array<std::pair<Letter, double>, 4> default_sizes = {
-    {{Letter::B, 5e8}, {Letter::G, 5e8}, {Letter::Q, 5e7}, {Letter::U, 1e9}}};
+/// Tokens of a micro-batch that are assumed at most.
+constexpr double most_tokens = 0x1p18;
+
+/// Sizes of buckets where none are stated, in elements: DeepSpeed's default first, then what configurations in circulation
+/// state.
+struct UsualSizes {
+  Letter letter;
+  std::array<double, 4> values;
+};
+constexpr std::array<UsualSizes, 4> usual_sizes = {{{Letter::B, {5e8, 2e8, 1e8, 1e9}},
+                                                    {Letter::G, {5e8, 2e8, 1e8, 1e9}},
+                                                    {Letter::Q, {5e7, 5e8, 2e8, 1e7}},
+                                                    {Letter::U, {1e9, 1e8, 5e8, 1e7}}}};
 
 int power_of(const OomFormula& formula, Letter letter) {
   return static_cast<int>(std::count(formula.over.begin(), formula.over.end(), letter)) -
@@ -78,7 +88,12 @@ class Decoder {
   void try_formulas(const KnownSizes& sizes, double extra_cost) {
     for (const OomFormula& formula : oom_formulas()) {
       if (is_repeated(formula, sizes)) continue;
-      try_formula(formula, sizes, extra_cost);
+      const UsualSizes* usual = usual_for(formula, sizes);
+      if (usual == nullptr) {
+        try_formula(formula, sizes, extra_cost, {});
+      } else if (sizes.model.empty()) {
+        try_usual(formula, sizes, *usual);
+      }
     }
   }
 
@@ -125,7 +140,11 @@ class Decoder {
     say(20 << 20, "any tensor between 1 and 10 MiB");
   }
 
-  bool empty() const { return candidates_.empty(); }
+  /// A candidate for which nothing had to be guessed.
+  bool is_sure() const {
+    return std::any_of(candidates_.begin(), candidates_.end(),
+                       [](const OomCandidate& candidate) { return candidate.unlikeliness < assumption_cost; });
+  }
 
   std::vector<OomCandidate> sorted() && {
     for (OomCandidate& candidate : candidates_) {
@@ -145,15 +164,24 @@ class Decoder {
     return local && sizes[Letter::El] == sizes[Letter::E];
   }
 
-  void try_formula(const OomFormula& formula, KnownSizes sizes, double cost) {
-    std::vector<std::string> assumed;
-    if (!sizes.model.empty()) assumed.push_back(fmt::format("sizes of {}", sizes.model));
-    for (const auto& [letter, value] : default_sizes) {
-      if (power_of(formula, letter) == 0 || sizes[letter]) continue;
-      sizes.set(letter, value);
-      assumed.push_back(fmt::format("DeepSpeed's default of {:g} elements", value));
-      cost += 0.3;
+  static const UsualSizes* usual_for(const OomFormula& formula, const KnownSizes& sizes) {
+    for (const UsualSizes& usual : usual_sizes) {
+      if (power_of(formula, usual.letter) != 0 && !sizes[usual.letter]) return &usual;
     }
+    return nullptr;
+  }
+
+  void try_usual(const OomFormula& formula, KnownSizes sizes, const UsualSizes& usual) {
+    for (const double value : usual.values) {
+      const bool is_default = value == usual.values.front();
+      sizes.set(usual.letter, value);
+      try_formula(formula, sizes, is_default ? 0.3 : assumption_cost,
+                  {fmt::format("{}{:g} elements", is_default ? "DeepSpeed's default of " : "", value)});
+    }
+  }
+
+  void try_formula(const OomFormula& formula, KnownSizes sizes, double cost, std::vector<std::string> assumed) {
+    if (!sizes.model.empty()) assumed.push_back(fmt::format("sizes of {}", sizes.model));
     OomFormula stated = formula;
     spell_out_tokens(stated, sizes);
     std::vector<Letter> missing;
@@ -203,6 +231,7 @@ class Decoder {
 
   std::optional<Solution> solve(const OomFormula& formula, KnownSizes sizes, Letter letter) const {
     const int power = power_of(formula, letter);
+    if (letter == Letter::k && !sizes[Letter::E]) return std::nullopt;  // a dense model
     sizes.set(letter, 1);
     const double rest = value_of(formula, sizes);
     const double exact = power == 0 ? 0 : std::pow(message_.requested.bytes / rest, 1.0 / power);
@@ -222,7 +251,7 @@ class Decoder {
       case Letter::S:
         for (const double step : {1024.0, 512.0, 256.0, 128.0}) {
           const double value = std::round(exact / step) * step;
-          if (value < step || value > 0x1p22) continue;
+          if (value < step || value > most_tokens) continue;
           values.push_back({value, assumption_cost + 0.1 * (1024 / step - 1),
                             fmt::format("{:.0f} tokens{}", value, letter == Letter::S ? " a sequence" : "")});
         }
@@ -306,7 +335,8 @@ std::vector<OomCandidate> decode(const OomMessage& message, const KnownSizes& si
   decoder.try_formulas(sizes, 0);
   decoder.try_program();
   decoder.try_pool();
-  if (!sizes[Letter::V] && !sizes[Letter::h] && program == nullptr) try_presets(decoder, sizes);
+  const bool some_model = sizes[Letter::V] || sizes[Letter::h] || sizes[Letter::A] || sizes[Letter::E];
+  if (!some_model && !decoder.is_sure()) try_presets(decoder, sizes);
   return std::move(decoder).sorted();
 }
 

@@ -111,6 +111,8 @@ LedgerContext ledger_context(const Scenario& scenario) {
   context.rules.expandable_segments = plan.expandable_segments;
   context.outside = outside_framework(device_use(scenario));
   context.allocated_evidence = allocated_evidence(scenario);
+  if (plan.engine == Engine::ddp || plan.engine == Engine::fsdp2) context.unknown = LedgerContext::Unknown::past;
+  if (plan.engine == Engine::deepspeed && plan.zero.stage == 3) context.unknown = LedgerContext::Unknown::lateness;
   context.reserved_evidence = context.allocated_evidence;
   if (changes_sizes(scenario)) {
     context.reserved_evidence = std::max(context.reserved_evidence, Evidence::extrapolated);

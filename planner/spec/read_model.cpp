@@ -197,6 +197,7 @@ class ModelReader {
     if (family_.indexer) {
       a.index_heads = config_->required({"index_n_heads"}, 1, limits::heads);
       a.index_head_dim = config_->required({"index_head_dim"}, 1, width);
+      a.index_top_k = config_->integer({"index_topk"}, 1, limits::sequence).value_or(2048);  // the classes' default
       if (a.q_lora_rank == 0) {
         config_->error(config_->root_place(), "contradiction",
                        "the indexer reads the query's latent, but /q_lora_rank states none");
