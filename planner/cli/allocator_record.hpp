@@ -33,6 +33,10 @@ struct AllocatorEvent {
   std::int64_t id = before;       ///< the same for an allocation and its free
 };
 
+/// No device holds more; with most_allocator_events of them, sums stay within 64 bits.
+inline constexpr std::int64_t most_allocator_bytes = std::int64_t{1} << 42;
+inline constexpr std::size_t most_allocator_events = std::size_t{1} << 20;
+
 struct AllocatorRecord {
   std::string name;  ///< of the file
   Bytes live_before;
@@ -46,7 +50,7 @@ struct AllocatorRecord {
 /// errors: the events that are in order are there all the same.
 Result<AllocatorRecord> read_allocator_trace(const std::shared_ptr<const SourceFile>& file);
 
-/// Errors: snapshot.json, .form, .empty.
+/// Errors: snapshot.json, .form, .empty, .size.
 Result<AllocatorRecord> read_snapshot(const std::shared_ptr<const SourceFile>& file);
 
 /// Reads a file, and unpacks it if it is compressed by gzip.  Error: trace.gzip, where the unpacking broke off.

@@ -30,6 +30,10 @@ class TraceReader {
     }
     read_live(root);
     read_labels(root);
+    if (events->items().size() > most_allocator_events) {
+      error(*events, "trace.form", fmt::format("more than {} events", most_allocator_events), "a trace holds one step");
+      return std::move(diagnostics_);
+    }
     for (const Node* event : events->items()) read_event(*event);
     if (untold_ > 0) error(*events, "trace.event", fmt::format("{} more events like these are broken", untold_), {});
     if (record_.events.empty() && !has_errors(diagnostics_))
@@ -58,7 +62,8 @@ class TraceReader {
 
   void read_live(const Node& root) {
     const Node* live = root.find("live_before");
-    if (live != nullptr && live->kind() == Node::Kind::integer && live->as_int() >= 0) {
+    if (live != nullptr && live->kind() == Node::Kind::integer && live->as_int() >= 0 &&
+        live->as_int() <= most_allocator_bytes) {
       record_.live_before = Bytes(live->as_int());
     } else {
       error(live != nullptr ? *live : root, "trace.form", "live_before is no number of bytes",
@@ -81,7 +86,7 @@ class TraceReader {
       if (item.kind() != Node::Kind::integer) return broken(item, "trace.event", "this is no whole number");
       fields[i] = item.as_int();
     }
-    if (!is_event || (fields[0] != 1 && fields[0] != -1) || fields[1] < 0)
+    if (!is_event || (fields[0] != 1 && fields[0] != -1) || fields[1] < 0 || fields[1] > most_allocator_bytes)
       return broken(node, "trace.event", "this is no event");
     AllocatorEvent event;
     event.is_alloc = fields[0] == 1;

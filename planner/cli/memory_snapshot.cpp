@@ -6,6 +6,7 @@
 // end ("active_allocated" blocks), minus the allocations, plus the frees.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
@@ -113,6 +114,11 @@ class SnapshotReader {
     return true;
   }
 
+  /// Of sizes that a damaged file may hold.
+  static std::int64_t sum(std::int64_t a, std::int64_t b) {
+    return std::min(a + std::clamp<std::int64_t>(b, 0, most_allocator_bytes), most_allocator_bytes);
+  }
+
   bool open() {
     const Part part = parts_.empty() ? Part::root : part_in(parts_.back(), key_);
     parts_.push_back(part);
@@ -138,11 +144,11 @@ class SnapshotReader {
     parts_.pop_back();
     if (part == Part::event) finish_event();
     if (part == Part::frame) finish_frame();
-    if (part == Part::block && block_in_use_) segment_live_ += block_size_;
+    if (part == Part::block && block_in_use_) segment_live_ = sum(segment_live_, block_size_);
     if (part == Part::segment && segment_device_ >= 0 && segment_device_ < 1024) {
       const auto device = static_cast<std::size_t>(segment_device_);
       if (live_at_end.size() <= device) live_at_end.resize(device + 1);
-      live_at_end[device] += segment_live_;
+      live_at_end[device] = sum(live_at_end[device], segment_live_);
     }
     return true;
   }
@@ -163,7 +169,8 @@ class SnapshotReader {
   }
 
   void finish_event() {
-    if (devices.empty() || event_.size < 0) return;
+    if (devices.empty() || event_.size < 0 || event_.size > most_allocator_bytes) return;
+    if (devices.back().events.size() > most_allocator_events) return;
     Device& device = devices.back();
     AllocatorEvent event;
     event.bytes = event_.size;
@@ -209,6 +216,11 @@ Diagnostic error_at(const std::shared_ptr<const SourceFile>& file, std::size_t p
 }  // namespace
 
 Result<AllocatorRecord> read_snapshot(const std::shared_ptr<const SourceFile>& file) {
+  if (!file->text.empty() && file->text.front() == '\x80') {
+    return error_at(
+        file, 0, "snapshot.json", "this is a pickle, as torch.cuda.memory._dump_snapshot() writes it",
+        "json.dump(pickle.load(open(\"snapshot.pickle\", \"rb\")), open(\"snapshot.json\", \"w\")) makes JSON of it");
+  }
   SnapshotReader reader;
   if (!nlohmann::json::sax_parse(file->text, &reader)) {
     const bool cut = reader.error_at >= file->text.size();
@@ -228,6 +240,10 @@ Result<AllocatorRecord> read_snapshot(const std::shared_ptr<const SourceFile>& f
   if (reader.devices.empty() || reader.devices[most].events.empty()) {
     return error_at(file, 0, "snapshot.empty", "the snapshot has no allocations in \"device_traces\"",
                     "call torch.cuda.memory._record_memory_history() before the step");
+  }
+  if (reader.devices[most].events.size() > most_allocator_events) {
+    return error_at(file, 0, "snapshot.size", fmt::format("more than {} allocations and frees", most_allocator_events),
+                    "call _record_memory_history() right before the step that is to be compared");
   }
   AllocatorRecord record;
   record.name = file->name;

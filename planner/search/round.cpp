@@ -60,7 +60,8 @@ RoundResult Round::run() {
       const double best = result_.best ? 1 / result_.best_seconds_per_token : 0;
       context_.options.progress({static_cast<std::int64_t>(context_.memo.all().size()), best, queue_.size()});
     }
-    if (Clock::now() >= context_.deadline) break;
+    const Clock::time_point now = Clock::now();
+    if (now >= context_.deadline && (result_.best || now >= context_.last_moment)) break;
   }
   close_rest();
   return std::move(result_);

@@ -28,6 +28,7 @@ struct RoundContext {
   const std::vector<PlanBounds>& bounds;  ///< by choice
   Memo& memo;
   std::chrono::steady_clock::time_point deadline;
+  std::chrono::steady_clock::time_point last_moment;  ///< for a first plan that fits, if none is known at the deadline
 };
 
 struct RoundResult {

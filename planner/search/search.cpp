@@ -170,7 +170,13 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
   const auto after = [&](double seconds) {
     return start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   };
-  RoundContext context{space, evaluate, options, bounds, memo, after(share_of_the_best * options.budget_s)};
+  RoundContext context{space,
+                       evaluate,
+                       options,
+                       bounds,
+                       memo,
+                       after(share_of_the_best * options.budget_s),
+                       after(1.5 * options.budget_s)};
   RoundLimit limit{0, space.asked().cluster.device.memory, false, options.accept_tight};
   RoundResult round = Round(context, limit).run();
   if (!round.best && !limit.accept_tight) {

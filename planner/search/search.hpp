@@ -59,7 +59,7 @@ struct SearchProgress {
 
 struct SearchOptions {
   PeakRates peaks;
-  double budget_s = 4;
+  double budget_s = 5;
   int threads = 2;
   bool accept_tight = false;  ///< else plans that fit only tightly count where no other does
   /// Without recomputation, and without offload, a step takes no longer.

@@ -113,7 +113,7 @@ void Autograd::save(const NodeRef& node, const Variable& variable) {
 }
 
 Variable Autograd::leaf(Parameter& parameter) {
-  CHECK(parameter.data, "a parameter is used while its data is not on this rank");
+  CHECK(parameter.data, std::string(parameter.name) + " is used while its data is not on this rank");
   Variable variable{parameter.data};
   variable.parameter = &parameter;
   if (!parameter.trainable || !enabled) return variable;

@@ -2,6 +2,8 @@
 // token, its input scaled by a score that is zero for experts that were not chosen.  N tokens, E experts:
 //   kept   repeated and scaled input 2 E N h each, gate and up 4 E N I, silu and product 2 E N I each
 // Source: Llama4TextMoe of transformers 5.17 and the allocator trace of a step.
+#include <utility>
+
 #include "planner/step/autograd/ops_routing.hpp"
 #include "planner/step/layers/moe.hpp"
 
@@ -91,14 +93,16 @@ Variable every_expert_mixture(LayerContext& c, MoeModule& module, const Variable
         const Variable column = ops::reordered(g, scores, {rows, {1}}, "router score of each row");
         scaled = ops::mul(g, wide, column, "scaled input of every expert", KernelKind::broadcast_row);
       }
-      Variable product;
-      {
-        const Variable gate_up = batched(c, scaled, *module.gate_up, "expert gate and up");
-        const auto [gate, up] = ops::halves(g, gate_up);
-        const Variable activated = ops::silu(g, gate, "silu(expert gate)");
-        product = ops::mul(g, up, activated, "expert up silu(gate)", KernelKind::vectorized);
-      }
-      routed = batched(c, product, *module.down, "expert output");
+      routed = call_module(c, module.experts, std::move(scaled), [&](const Variable& scaled_rows) {
+        Variable product;
+        {
+          const Variable gate_up = batched(c, scaled_rows, *module.gate_up, "expert gate and up");
+          const auto [gate, up] = ops::halves(g, gate_up);
+          const Variable activated = ops::silu(g, gate, "silu(expert gate)");
+          product = ops::mul(g, up, activated, "expert up silu(gate)", KernelKind::vectorized);
+        }
+        return batched(c, product, *module.down, "expert output");
+      });
     }
     output = mlp(c, module.shared, x, {module.spec->shared_intermediate, Symbol::intermediate});
     {
