@@ -48,19 +48,21 @@ Tensor input_gradient(Autograd& g, const Tensor& dy, const Tensor& weight, const
 
 namespace {
 
-/// y = input W^T + b on variables of one type; `parameter`: the weight as the framework's replacement knows it.
-Variable product(Autograd& g, const Variable& input, const Variable& w, const Variable& b, Parameter* parameter,
+/// y = input W^T + b on variables of one type.
+Variable product(Autograd& g, const Variable& input, const Variable& w, const Variable& b,
                  const LinearOptions& options) {
   const Shape weight_shape = w.shape;
   const Shape input_shape = input.shape;
   const bool zero3 = options.zero3;
   const bool is_view = !zero3 && !options.flat;  // mm works on 2-D tensors: a 3-D gradient is a view of its result
   const bool has_bias = static_cast<bool>(b);
-  const bool keeps_input = w.requires_grad();
-  const bool keeps_weight = input.requires_grad() && !(zero3 && parameter);
-  // What is kept dies in alphabetical order: mat2 (the weight) before self, but mat1 (the input) before mat2.
-  const int weight_slot = has_bias && keeps_input ? 1 : 0;
-  const int input_slot = !has_bias && keeps_weight ? 1 : 0;
+  const bool keeps_input = zero3 || w.requires_grad();
+  const bool keeps_weight = zero3 || input.requires_grad();
+  // What is kept dies in alphabetical order: mat2 (the weight) before self, but mat1 (the input) before mat2; the engine's own
+  // function keeps its input first.
+  const bool input_first = zero3 || has_bias;
+  const int weight_slot = input_first && keeps_input ? 1 : 0;
+  const int input_slot = !input_first && keeps_weight ? 1 : 0;
   const char* role = options.role;
   NodeRef node = g.make_node({&input, &w, &b}, [=, &g](BackwardCall& call) {
     const Tensor& dy = call.grads[0];
@@ -71,8 +73,7 @@ Variable product(Autograd& g, const Variable& input, const Variable& w, const Va
     };
     const auto to_input = [&] {
       if (!call.wants(0)) return;
-      const Tensor kept_weight = zero3 && parameter ? parameter->data : call.saved(weight_slot);
-      call.out[0] = input_gradient(g, dy, kept_weight, input_shape, role);
+      call.out[0] = input_gradient(g, dy, call.saved(weight_slot), input_shape, role);
       call.out[0].view = is_view;
     };
     // Alphabetical: mm(self, mat2) starts with the weight, addmm(self, mat1, mat2) with the input.
@@ -85,14 +86,18 @@ Variable product(Autograd& g, const Variable& input, const Variable& w, const Va
     }
     if (call.wants(2)) call.out[2] = dy;
   });
-  if (keeps_input && input_slot == 0) g.save(node, input.data());
-  if (keeps_weight) g.save(node, w);
-  if (keeps_input && input_slot == 1) g.save(node, input.data());
+  const auto keep = [&] {
+    if (keeps_input && input_slot == 0) g.save(node, input.data());
+    if (keeps_weight) g.save(node, w);
+    if (keeps_input && input_slot == 1) g.save(node, input.data());
+  };
+  if (!zero3) keep();
   Tensor result = g.trace.empty(rows_by(input, w.shape.dim(0)), input.dtype, options.output_name);
   g.take_gemm_workspace();
   const std::int64_t rows = input.numel() / w.shape.dim(1).size;
   g.trace.compute(Kernel::gemm(rows, w.shape.dim(0).size, w.shape.dim(1).size, input.dtype), {&input, &w, &b},
                   {&result}, role);
+  if (zero3) keep();  // a function written in Python keeps its tensors when it has returned
   Variable output{std::move(result)};
   output.grad_fn = std::move(node);
   return output;
@@ -106,14 +111,14 @@ Variable linear(Autograd& g, const Variable& x, Parameter& weight, Parameter* bi
   const Variable input = cast_all ? cast(g, x, DType::bf16, "linear input cast") : x;
   Variable b;
   if (bias) b = cast_all ? autocast_copy(g, *bias) : g.leaf(*bias);
-  return product(g, input, w, b, &weight, options);
+  return product(g, input, w, b, options);
 }
 
 Variable linear_fp32(Autograd& g, const Variable& x, Parameter& weight, const LinearOptions& options) {
   if (g.autocast) return linear(g, x, weight, nullptr, options);
   const Variable input = cast(g, x, DType::fp32, "linear input in fp32");
   const Variable w = cast(g, g.leaf(weight), DType::fp32, "linear weight in fp32");
-  return product(g, input, w, {}, weight.dtype == DType::fp32 ? &weight : nullptr, options);
+  return product(g, input, w, {}, options);
 }
 
 Variable embedding(Autograd& g, const Variable& indices, Parameter& table, const char* name) {

@@ -351,6 +351,24 @@ TEST(Stage3Pins, OnlyWeightsThatEnterAsViewsSurviveTheirRelease) {
   }
 }
 
+TEST(Stage3Pins, RecomputationKeepsWeightsByTheirStorageUntilTheirBackward) {
+  const RankProgram program = build({"recompute=full", "construction=zero_init"});
+  // In the first step every module drops its weights behind it, and backward gathers them again: q exists twice then.
+  std::int64_t alive = 0, most = 0;
+  const auto ops = phase(program, "first_step_backward");
+  for (OpId id = ops.first; id < ops.second; ++id) {
+    const auto* alloc = std::get_if<Alloc>(&program.ops[id].action);
+    const auto* free = std::get_if<Free>(&program.ops[id].action);
+    if (!alloc && !free) continue;
+    const BufferDecl& buffer = program.buffers[alloc ? alloc->buffer : free->buffer];
+    if (!std::string_view(buffer.name).ends_with("q_proj.weight") || buffer.category != Category::gathered_parameters)
+      continue;
+    alive += alloc ? 1 : -1;
+    most = std::max(most, alive);
+  }
+  EXPECT_EQ(most, 2);
+}
+
 TEST(Stage3, StepsAreSoundUnderEveryOption) {
   for (const char* option :
        {"zero.overlap_comm=false", "zero.reduce_scatter=false", "zero.contiguous_gradients=false", "world_size=1",
