@@ -113,6 +113,17 @@ constexpr Rule engine[] = {
                        in.plan.zero.stage),
            "legal value: 3");
      }},
+    {"plan.unsupported", error, "plimsoll", "any", "its fused layers are those of Llama, Mixtral and Qwen3",
+     [](const RuleInput& in) {
+       return is(in, Engine::plimsoll) && in.model != nullptr &&
+              std::any_of(in.model->layers.begin(), in.model->layers.end(), [](const LayerSpec& layer) {
+                return layer.attention.kind != AttentionSpec::Kind::grouped_query;
+              });
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/engine", "engine plimsoll has no latent or linear attention, which this model's layers use",
+           "use engine deepspeed or fsdp2");
+     }},
     {"plan.engine.precision", error, "deepspeed, fsdp2", "any", "autocast is measured under ddp only",
      [](const RuleInput& in) { return !is(in, Engine::ddp) && in.plan.precision == Precision::bf16_autocast; },
      [](const RuleInput& in, Diagnostic& d) {

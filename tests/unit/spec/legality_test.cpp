@@ -147,6 +147,12 @@ TEST(Unbuilt, IsRefusedByName) {
   }
 }
 
+TEST(Unbuilt, LatentAttentionHasNoFusedLayers) {
+  const char* plan = R"({"engine": "plimsoll", "world_size": 8, "zero": {"stage": 3}})";
+  EXPECT_THAT(codes(judge(plan, "deepseek-v3")), ElementsAre("plan.unsupported /engine"));
+  EXPECT_THAT(codes(judge(plan, "qwen3-30b-a3b")), IsEmpty());
+}
+
 TEST(Routing, FitsTheModelThePlanAndTheRanks) {
   const auto plan = [](const std::string& counts, const std::string& more = "") {
     return R"({"world_size": 2, "micro_batch": 1, "sequence": 4, "routing": {"kind": "histogram", "counts": )" +
