@@ -23,7 +23,7 @@ int recommend(const RecommendOptions& options) {
   print(options.inputs.json ? recommend_json(recommendation) : recommendation_text(recommendation, true));
   if (!recommendation.search.best) {
     finish_output();
-    fmt::print(stderr, "plimsoll recommend: no plan fits\n");
+    fmt::print(stderr, "plimsoll recommend: {}\n", nothing_fits(recommendation.search));
     return exit_code::no_plan;
   }
   if (options.emit.empty()) return exit_code::ok;

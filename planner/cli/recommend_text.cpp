@@ -90,18 +90,23 @@ void write_excluded(Writer& writer, const SearchResult& search) {
 }
 
 void write_nothing_fits(Writer& writer, const Recommendation& recommendation) {
-  writer.line(fmt::format("{}: no plan fits", writer.colour("none", Colour::red)));
+  writer.line(fmt::format("{}: {}", writer.colour("none", Colour::red), nothing_fits(recommendation.search)));
   if (recommendation.best) {
     const Ledger& ledger = recommendation.best->ledger;
     writer.heading("Nearest to fitting");
     writer.line("  " + scenario_in_words(recommendation.best->scenario));
     write_memory(writer, ledger);
-    writer.line(fmt::format("  It breaks in {}: {}", ledger.breaks_phase, ledger.breaks_tensor));
+    if (!ledger.breaks_phase.empty())
+      writer.line(fmt::format("  It breaks in {}: {}", ledger.breaks_phase, ledger.breaks_tensor));
     writer.sentence("More GPUs: plimsoll need says how many it takes.");
   }
 }
 
 }  // namespace
+
+std::string nothing_fits(const SearchResult& search) {
+  return search.proven ? "no plan fits" : "no plan that fits was found in the time given (--seconds)";
+}
 
 std::string recommendation_text(const Recommendation& recommendation, bool coloured) {
   Writer writer(coloured);

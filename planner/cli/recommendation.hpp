@@ -43,6 +43,9 @@ struct Recommendation {
 
 Recommendation recommend(const Inputs& inputs, const Calibration& calibration, const RecommendOptions& options);
 
+/// "no plan fits", or that none was found in the time given.
+std::string nothing_fits(const SearchResult& search);
+
 /// "ZeRO-2 instead of 3, micro-batch 4 instead of 8": how b differs from a; "" if it does not.
 std::string difference_in_words(const Plan& a, const Plan& b);
 

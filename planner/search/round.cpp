@@ -44,7 +44,11 @@ double seconds_per_token(const Space& space, const CandidateId& id, double step_
 
 Round::Round(RoundContext& context, const RoundLimit& limit) : context_(context), limit_(limit) {}
 
-RoundResult Round::run() {
+RoundResult Round::run(const RoundResult* known) {
+  if (known != nullptr) {
+    result_.best = known->best;
+    result_.best_seconds_per_token = known->best_seconds_per_token;
+  }
   open_choices();
   while (true) {
     std::vector<Task> tasks = next_tasks();
@@ -60,6 +64,7 @@ RoundResult Round::run() {
       const double best = result_.best ? 1 / result_.best_seconds_per_token : 0;
       context_.options.progress({static_cast<std::int64_t>(context_.memo.all().size()), best, queue_.size()});
     }
+    if (limit_.first_is_enough && result_.best) break;
     const Clock::time_point now = Clock::now();
     if (now >= context_.deadline && (result_.best || now >= context_.last_moment)) break;
   }
@@ -151,7 +156,7 @@ void Round::settle(Open& open, const CandidateId& id, const Evaluated& evaluated
   const double time = seconds_per_token(context_.space, id, evaluated.step_time_s);
   if (fits(evaluated)) {
     if (is_beaten(time, id)) return exclude(reason::slower);
-    if (result_.best) exclude(reason::slower);  // the one that was the best so far
+    if (result_.best && *result_.best != id) exclude(reason::slower);  // the one that was the best so far
     result_.best = id;
     result_.best_seconds_per_token = time;
     return;

@@ -18,6 +18,7 @@ struct RoundLimit {
   Bytes device_memory;     ///< what closed forms are held against
   bool caps_peak = false;  ///< the job's peak on the device must not be above it either; else the verdict decides
   bool accept_tight = false;
+  bool first_is_enough = false;  ///< stops at the first plan that fits
 };
 
 /// What all rounds share.
@@ -44,7 +45,8 @@ double seconds_per_token(const Space& space, const CandidateId& id, double step_
 class Round {
  public:
   Round(RoundContext& context, const RoundLimit& limit);
-  RoundResult run();
+  /// A plan already known to fit, from an earlier round, is what the others have to beat.
+  RoundResult run(const RoundResult* known = nullptr);
 
  private:
   /// A choice with its undecided candidates.

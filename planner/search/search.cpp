@@ -1,6 +1,7 @@
 // The rounds of a search and what they found (planner/search/search.hpp).
 //
-// The first round looks for the fastest plan.  Where it finds none that fits, a second one accepts tight plans.  What is left
+// Short rounds among the plans whose states and activations leave half of the memory, or three quarters, look for a first
+// plan that fits: the fastest bounds are those of plans that hardly do.  The main round looks for the fastest plan.  Where it finds none that fits, a second one accepts tight plans.  What is left
 // of the budget goes to plans to compare it with, and to the front: the fastest plan with half the GPUs, a quarter, ..., and
 // with three quarters, half and a quarter of the best plan's device memory.
 #include "planner/search/search.hpp"
@@ -18,6 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 /// Of the budget, for the best plan; the rest is for plans to compare it with.
 constexpr double share_of_the_best = 0.8;
+constexpr double share_of_a_first_plan = 0.3;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -101,6 +103,21 @@ void judge_runners_up(RoundContext& context) {
   }
 }
 
+/// A plan that fits, where one is found at once; `limit` as the main round has it.
+RoundResult first_plan(RoundContext& context, const RoundLimit& limit, Clock::time_point deadline) {
+  RoundResult found;
+  for (const int quarters : {2, 1}) {
+    RoundContext soon = context;
+    soon.deadline = soon.last_moment = deadline;
+    RoundLimit roomy = limit;
+    roomy.device_memory = Bytes(limit.device_memory.count / 4 * quarters);
+    roomy.first_is_enough = true;
+    found = Round(soon, roomy).run();
+    if (found.best) break;
+  }
+  return found;
+}
+
 /// Further rounds, for plans that give up time for memory or GPUs.
 void look_for_front(RoundContext& context, const RoundLimit& first, const CandidateId& best) {
   const auto time_is_up = [&] { return Clock::now() >= context.deadline; };
@@ -178,7 +195,8 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
                        after(share_of_the_best * options.budget_s),
                        after(1.5 * options.budget_s)};
   RoundLimit limit{0, space.asked().cluster.device.memory, false, options.accept_tight};
-  RoundResult round = Round(context, limit).run();
+  const RoundResult first = first_plan(context, limit, after(share_of_a_first_plan * options.budget_s));
+  RoundResult round = Round(context, limit).run(&first);
   if (!round.best && !limit.accept_tight) {
     limit.accept_tight = true;
     RoundResult tight = Round(context, limit).run();
