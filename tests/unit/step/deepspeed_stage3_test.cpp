@@ -323,6 +323,31 @@ TEST(Stage3Offload, MeasuresTheGradientOnTheDeviceAtTheBoundaryOnly) {
   EXPECT_EQ(live(program, ops).at_end.gpu.at(Category::temporaries), 8 * 11) << "the norms, until the step";
 }
 
+TEST(Stage3Offload, ARatioKeepsWholeSubGroupsOnTheDevice) {
+  Scenario scenario = make_scenario(
+      tiny, {"world_size=2", "sequence=4", "zero.stage=3", "zero.sub_group_size=140", "zero.reduce_bucket_size=1000",
+             "offload.optimizer=cpu", "optimizer.implementation=torch_cpu", "construction=zero_init"});
+  scenario.plan.zero.offload_optimizer_ratio = 0.5;  // int(0.5 x 3) = 1 of the sub-groups of 160, 192 and 76 elements
+  const StepProgram step = build_step(scenario, 0);
+  EXPECT_THAT(verify_step(step), IsEmpty());
+  const RankProgram& program = step.classes.front().program;
+  const LiveRange init = live(program, phase(program, "initialized"));
+  EXPECT_EQ(init.at_end.gpu_total(), 2 * part + 2 * 1000 + 4 * 160 + 4 * 160 + small) << "its master and its gradient";
+  EXPECT_EQ(init.at_end.pageable, 4 * (192 + 76));
+  const Live after = live(program, phase(program, "steady_step")).at_end;
+  EXPECT_EQ(after.gpu.at(Category::optimizer_moments), 8 * 160);
+  EXPECT_EQ(after.pageable, 12 * (192 + 76));
+}
+
+TEST(Stage3Offload, StatesOnNvmePassThroughPinnedBuffers) {
+  const RankProgram program = build({"offload.optimizer=nvme", "offload.parameters=nvme",
+                                     "optimizer.implementation=deepspeed_cpu", "construction=zero_init"});
+  const LiveRange after = live(program, phase(program, "steady_step"));
+  EXPECT_EQ(after.at_end.pageable, 0);
+  // Four buffers of the sub-group's 428 x 4 bytes, rounded to 1024; five of 1e8 parameters; flat parameters, gradients.
+  EXPECT_EQ(after.at_end.pinned, 4 * 2048 + 5 * 200'000'000 + 2 * part + 2 * part);
+}
+
 TEST(Stage3Save, TheWholeModelPassesThroughRank0sHostMemory) {
   for (const int rank : {0, 1}) {
     const RankProgram program = build({"zero.stage3_gather_16bit_weights_on_model_save=true"}, rank);
