@@ -16,7 +16,7 @@ struct RecommendOptions {
   InputOptions inputs;
   std::int64_t global_batch = 0;  ///< sequences of an optimizer step; 0: most tokens/s
   int top = 5;
-  double budget_s = 7;
+  double budget_s = 5;
   bool accept_tight = false;
   std::string emit;  ///< folder; empty: none
 };

@@ -216,7 +216,7 @@ std::vector<CandidateId> Round::choose(const Open& open) const {
   if (!larger.empty()) {
     std::sort(larger.begin(), larger.end());
     larger.erase(std::unique(larger.begin(), larger.end()), larger.end());
-    micro = larger[larger.size() / 2];
+    micro = larger[limit_.first_is_enough ? 0 : larger.size() / 2];
   } else {
     double least = std::numeric_limits<double>::infinity();
     for (const CandidateId& id : open.live) {
