@@ -118,19 +118,36 @@ void enter(const Ledger& ledger, Evaluated& evaluated) {
   evaluated.margin = ledger.margin;
 }
 
+Bytes live_at_least(const StepProgram& program, const LedgerContext& context) {
+  return peak_of_sizes(program.classes.front().program) + context.outside.total();
+}
+
+/// True if that is all there is to know: its tensors are beyond the GPU.
+bool is_beyond(Bytes live, const LedgerContext& context, Evaluated& evaluated) {
+  if (live <= context.capacity) return false;
+  evaluated.judged = true;
+  evaluated.margin = context.capacity - live;
+  return true;
+}
+
 Evaluated evaluate_plan(const Scenario& scenario, double worth_s, const Calibration& calibration) {
   Evaluated evaluated;
-  StepProgram program = build_step(scenario, first_rank(scenario));
-  evaluated.floor_s = floor_of(program, scenario.cluster, calibration);
-  evaluated.step_time_s = evaluated.floor_s * static_cast<double>(scenario.plan.gradient_accumulation);
-  if (evaluated.step_time_s > worth_s) return evaluated;
+  const int rank = first_rank(scenario);
+  const std::int64_t accumulation = scenario.plan.gradient_accumulation;
   LedgerContext context = ledger_context(scenario);
-  const Bytes least = peak_of_sizes(program.classes.front().program) + context.outside.total();
-  if (least > context.capacity) {
-    evaluated.judged = true;
-    evaluated.beyond_memory = true;
-    evaluated.margin = context.capacity - least;
-    return evaluated;
+  // One micro-batch takes a third of the time to lay out, and is enough for most.
+  Scenario once = scenario;
+  once.plan.gradient_accumulation = 1;
+  StepProgram program = build_step(once, rank);
+  evaluated.floor_s = floor_of(program, scenario.cluster, calibration);
+  evaluated.least_memory = live_at_least(program, context);
+  evaluated.step_time_s = evaluated.floor_s * static_cast<double>(accumulation);
+  if (is_beyond(evaluated.least_memory, context, evaluated) || evaluated.step_time_s > worth_s) return evaluated;
+  if (accumulation > 1) {
+    program = build_step(scenario, rank);
+    const Bytes live = live_at_least(program, context);
+    if (accumulation >= 3) evaluated.least_accumulating = live;
+    if (is_beyond(live, context, evaluated)) return evaluated;
   }
   context.bistable = false;
   const Ledger ledger = make_ledger(program.classes.front().program, context);

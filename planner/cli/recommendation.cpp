@@ -18,6 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Of the time given; the rest goes to looking around the answer.
+constexpr double share_of_the_search = 0.75;
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 Listed listed(const Found& found) { return {found, 1 / found.seconds_per_token, {}}; }
@@ -168,7 +171,7 @@ Recommendation recommend(const Inputs& inputs, const Calibration& calibration, c
   result.global_batch = options.global_batch;
   result.time_source = fmt::format("simulated with the prices of {}", calibration.name);
   SearchOptions search = search_options(calibration, result.asked.cluster);
-  search.budget_s = options.budget_s;
+  search.budget_s = share_of_the_search * options.budget_s;
   search.accept_tight = options.accept_tight;
   search.runners_up = options.top - 1;
   Progress progress("recommend");
@@ -194,7 +197,7 @@ Recommendation recommend(const Inputs& inputs, const Calibration& calibration, c
   const auto deadline = Clock::now() + std::chrono::milliseconds(700);
   result.why = reasons(result, deadline);
   result.plans.front().why = fmt::format("{}", fmt::join(result.why, " "));
-  result.deciding = deciding_assumptions(result, calibration, std::max(0.3, options.budget_s - seconds_since(start)));
+  result.deciding = deciding_assumptions(result, calibration, std::max(0.5, options.budget_s - seconds_since(start)));
   return result;
 }
 

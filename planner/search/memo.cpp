@@ -2,6 +2,7 @@
 #include "planner/search/memo.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace plimsoll {
 namespace {
@@ -10,21 +11,74 @@ constexpr const char* without_recomputation = "slower than the same plan with le
 constexpr const char* without_offload = "slower than the same plan with less offload, which fits";
 constexpr const char* with_accumulation = "slower a token than the same plan with more accumulation, which fits";
 
+/// By so much the sum of rounded tensors may stray from an affine function of the micro-batch: 512 bytes each, and the few
+/// that only a micro-batch of several sequences has.
+constexpr Bytes stray{std::int64_t{4} << 20};
+
+constexpr int recompute_steps[] = {0, 2, 1};
+
 /// Less recomputation first.
 int share_recomputed(int every) { return every == 0 ? 0 : 1000 / every; }
 
 }  // namespace
 
-Memo::Memo(const Space& space, const SearchOptions& options) : space_(space), options_(options) { list_relatives(); }
+Memo::Memo(const Space& space, const SearchOptions& options)
+    : space_(space), options_(options), sizes_(space.choices().size()) {
+  list_relatives();
+  list_savers();
+}
+
+/// Recomputation and small buckets and gathers keep no more tensors.
+void Memo::list_savers() {
+  const auto& choices = space_.choices();
+  savers_.resize(choices.size());
+  for (std::uint32_t i = 0; i < choices.size(); ++i) {
+    const Choice& choice = choices[i];
+    for (const int every : recompute_steps) {
+      if (share_recomputed(every) < share_recomputed(choice.recompute_every)) continue;
+      for (const bool buckets : {false, true})
+        for (const bool gathers : {false, true}) {
+          if (buckets < choice.small_buckets || gathers < choice.small_gathers) continue;
+          Choice saver = choice;
+          saver.recompute_every = every;
+          saver.small_buckets = buckets;
+          saver.small_gathers = gathers;
+          if (const auto index = space_.index_of(saver)) savers_[i].push_back(*index);
+        }
+    }
+    if (std::find(savers_[i].begin(), savers_[i].end(), i) == savers_[i].end()) savers_[i].push_back(i);
+  }
+}
+
+Bytes Memo::extrapolated(const Sizes& sizes, std::int64_t micro_batch) {
+  auto after = sizes.upper_bound(micro_batch);
+  if (after == sizes.begin()) return Bytes(0);
+  const auto last = std::prev(after);
+  if (last == sizes.begin() || last->first == micro_batch) return last->second;
+  const auto before = std::prev(last);
+  const double slope = static_cast<double>((last->second - before->second - stray).count) /
+                       static_cast<double>(last->first - before->first);
+  const double grown = slope * static_cast<double>(micro_batch - last->first);
+  return std::max(last->second, last->second + Bytes(static_cast<std::int64_t>(grown)) - stray);
+}
+
+Bytes Memo::least_memory(const CandidateId& id) const {
+  const std::int64_t micro = space_.micro_batches()[id.micro];
+  Bytes least;
+  for (const std::uint32_t saver : savers_[id.choice]) {
+    least = std::max(least, extrapolated(sizes_[saver][0], micro));
+    if (id.accumulation >= 3) least = std::max(least, extrapolated(sizes_[saver][1], micro));
+  }
+  return least;
+}
 
 void Memo::list_relatives() {
   const auto& choices = space_.choices();
   relatives_.resize(choices.size());
   if (!options_.relatives_bound) return;
-  constexpr int every_options[] = {0, 2, 1};
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const Choice& choice = choices[i];
-    for (const int every : every_options) {
+    for (const int every : recompute_steps) {
       if (share_recomputed(every) > share_recomputed(choice.recompute_every)) continue;
       for (int offload = 0; offload <= static_cast<int>(choice.offload); ++offload) {
         Choice relative = choice;
@@ -46,6 +100,9 @@ Memo::Layers Memo::layers_of(const CandidateId& id) const {
 
 void Memo::add(const CandidateId& id, const Evaluated& evaluated) {
   evaluated_.insert_or_assign(id, evaluated);
+  const std::int64_t micro = space_.micro_batches()[id.micro];
+  if (evaluated.least_memory.count > 0) sizes_[id.choice][0][micro] = evaluated.least_memory;
+  if (evaluated.least_accumulating.count > 0) sizes_[id.choice][1][micro] = evaluated.least_accumulating;
   if (evaluated.floor_s <= 0) return;
   double& floor = floors_.try_emplace(layers_of(id), 0).first->second;
   floor = std::max(floor, evaluated.floor_s);

@@ -2,6 +2,7 @@
 // not evaluated: from the same layers under another engine setting, and from relatives that do a part of the work.
 #pragma once
 
+#include <array>
 #include <map>
 #include <tuple>
 #include <unordered_map>
@@ -27,7 +28,7 @@ struct CandidateHash {
   }
 };
 
-/// A lower bound and where it is from.
+/// A lower bound of the time, and where it is from.
 struct Lower {
   double step_s = 0;
   const char* reason = nullptr;  ///< null: the best plan is faster than it
@@ -44,11 +45,16 @@ class Memo {
   /// A step of that candidate takes at least so long.
   /// @param closed_form its closed-form bound
   Lower lower(const CandidateId& id, double closed_form) const;
+  /// Its device memory is at least so much; 0: nothing is known.
+  Bytes least_memory(const CandidateId& id) const;
+  /// Micro-batches of the choice whose live tensors are known.
+  std::size_t known_sizes(std::uint32_t choice) const { return sizes_[choice][0].size(); }
 
  private:
   using Layers = std::tuple<MoeImplementation, bool, int, int, std::uint16_t>;
   Layers layers_of(const CandidateId& id) const;
   void list_relatives();
+  void list_savers();
 
   /// A choice that does a part of what another does.
   struct Relative {
@@ -60,7 +66,12 @@ class Memo {
   const SearchOptions& options_;
   std::unordered_map<CandidateId, Evaluated, CandidateHash> evaluated_;
   std::map<Layers, double> floors_;
-  std::vector<std::vector<Relative>> relatives_;  ///< by choice
+  std::vector<std::vector<Relative>> relatives_;    ///< by choice
+  std::vector<std::vector<std::uint32_t>> savers_;  ///< by choice: itself and those whose tensors are no more
+  /// Live tensors by micro-batch.
+  using Sizes = std::map<std::int64_t, Bytes>;
+  static Bytes extrapolated(const Sizes& sizes, std::int64_t micro_batch);
+  std::vector<std::array<Sizes, 2>> sizes_;  ///< by choice: with one micro-batch a step, with three or more
 };
 
 }  // namespace plimsoll

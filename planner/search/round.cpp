@@ -1,9 +1,8 @@
 // The loop of a branch and bound (planner/search/round.hpp).
 //
 // The queue holds choices, each with the least lower bound of its undecided candidates.  The first is taken, its candidates
-// are judged by what is known by now, and if any is left one micro-batch of it is evaluated: first halving the gap between
-// what fits and what does not, since large micro-batches are fast, then the one with the least bound.  Several choices are
-// taken at once, one a thread, and their results are entered in order, so that the answer does not depend on timing.
+// are judged by what is known by now, and if any is left one micro-batch of it is evaluated.  Several choices
+// are taken at once, one a thread, and their results are entered in order, so that the answer does not depend on timing.
 #include "planner/search/round.hpp"
 
 #include <algorithm>
@@ -19,7 +18,8 @@ namespace reason {
 constexpr const char* states = "parameters and optimizer states alone exceed the GPU's memory";
 constexpr const char* activations = "states and what a micro-batch keeps for its backward exceed the GPU's memory";
 constexpr const char* host = "what is offloaded exceeds the node's memory";
-constexpr const char* smaller = "a smaller micro-batch of the same plan already does not fit the GPU";
+constexpr const char* smaller =
+    "its tensors alone exceed the GPU, by those of smaller micro-batches or thriftier plans";
 constexpr const char* device_breaks = "evaluated: it does not fit the GPU";
 constexpr const char* host_breaks = "evaluated: it does not fit the node's memory";
 constexpr const char* tight = "evaluated: it fits only tightly";
@@ -30,11 +30,6 @@ constexpr const char* time_up = "not looked at: the time was up";
 constexpr const char* other = "more GPUs or memory than asked for";
 }  // namespace reason
 
-/// The first and the last micro-batch differ from those between, which are all alike.
-std::size_t class_of(std::int64_t accumulation) {
-  return static_cast<std::size_t>(std::min<std::int64_t>(accumulation, 3) - 1);
-}
-
 }  // namespace
 
 double seconds_per_token(const Space& space, const CandidateId& id, double step_s) {
@@ -44,11 +39,19 @@ double seconds_per_token(const Space& space, const CandidateId& id, double step_
 
 Round::Round(RoundContext& context, const RoundLimit& limit) : context_(context), limit_(limit) {}
 
-RoundResult Round::run(const RoundResult* known) {
-  if (known != nullptr) {
-    result_.best = known->best;
-    result_.best_seconds_per_token = known->best_seconds_per_token;
+/// The best plan that earlier rounds found within these limits is what the others have to beat.
+void Round::take_known() {
+  for (const auto& [id, evaluated] : context_.memo.all()) {
+    if (!fits(evaluated) || (limit_.world > 0 && context_.space.choices()[id.choice].world != limit_.world)) continue;
+    const double time = seconds_per_token(context_.space, id, evaluated.step_time_s);
+    if (is_beaten(time, id)) continue;
+    result_.best = id;
+    result_.best_seconds_per_token = time;
   }
+}
+
+RoundResult Round::run() {
+  take_known();
   open_choices();
   while (true) {
     std::vector<Task> tasks = next_tasks();
@@ -112,7 +115,7 @@ void Round::open_choices() {
     if (last < 0) continue;
     Open open;
     open.choice = i;
-    open.beyond_from.fill(last + 1);
+    open.closed_form_to = last + 1;
     const CandidateId first{i, 0, 1};
     open.bound = seconds_per_token(space, first, bounds.step_seconds(sizes.front(), 1));
     queue_.push(std::move(open));
@@ -123,7 +126,7 @@ void Round::open_choices() {
 void Round::list(Open& open) {
   const Space& space = context_.space;
   open.listed = true;
-  for (int m = 0; m < open.beyond_from[0]; ++m) {
+  for (int m = 0; m < open.closed_form_to; ++m) {
     const auto micro = static_cast<std::uint16_t>(m);
     for (const std::int64_t accumulation :
          space.accumulations(space.choices()[open.choice], space.micro_batches()[micro]))
@@ -147,24 +150,30 @@ bool Round::is_beaten(double time, const CandidateId& id) const {
 void Round::settle(Open& open, const CandidateId& id, const Evaluated& evaluated) {
   if (evaluated.refused) return exclude(reason::illegal);
   const auto micro = static_cast<int>(id.micro);
-  if (evaluated.beyond_memory) {
-    for (std::size_t c = class_of(id.accumulation); c < open.beyond_from.size(); ++c)
-      open.beyond_from[c] = std::min(open.beyond_from[c], micro);
-  }
   const bool holds = !evaluated.judged || evaluated.verdict != Verdict::oom;
   if (holds) open.fits_up_to = std::max(open.fits_up_to, micro);
   const double time = seconds_per_token(context_.space, id, evaluated.step_time_s);
   if (fits(evaluated)) {
-    if (is_beaten(time, id)) return exclude(reason::slower);
-    if (result_.best && *result_.best != id) exclude(reason::slower);  // the one that was the best so far
+    const bool is_the_best = result_.best && *result_.best == id;
+    if (!is_the_best) {
+      if (is_beaten(time, id)) return exclude(reason::slower);
+      if (best_is_settled_) exclude(reason::slower);  // the one that was the best so far
+    }
     result_.best = id;
     result_.best_seconds_per_token = time;
+    best_is_settled_ = true;
     return;
   }
   if (!evaluated.judged) return exclude(reason::slower);
   if (evaluated.verdict == Verdict::tight) return exclude(reason::tight);
   if (evaluated.verdict == Verdict::fits) return exclude(reason::other);
   exclude(evaluated.host_breaks ? reason::host_breaks : reason::device_breaks);
+}
+
+/// By what is known of smaller micro-batches, and of choices that save more.
+bool Round::has_no_room(const CandidateId& id) const {
+  const Bytes capacity = context_.space.asked().cluster.device.memory;
+  return context_.memo.least_memory(id) > (limit_.caps_peak ? std::min(capacity, limit_.device_memory) : capacity);
 }
 
 /// True if the candidate needs no evaluation; else its lower bound.
@@ -178,7 +187,7 @@ bool Round::decide(Open& open, const CandidateId& id, double& lower) {
       return true;
     }
   }
-  if (static_cast<int>(id.micro) >= open.beyond_from[class_of(id.accumulation)]) {
+  if (has_no_room(id)) {
     exclude(reason::smaller);
     return true;
   }
@@ -207,26 +216,22 @@ bool Round::refresh(Open& open) {
   return !open.live.empty();
 }
 
-/// One micro-batch of the choice.
+/// One micro-batch of the choice: the two smallest, from which the memory of the others follows; then the largest that may
+/// fit, since large micro-batches are fast; then the one with the least bound.
 std::vector<CandidateId> Round::choose(const Open& open) const {
-  std::vector<std::uint16_t> larger;
-  for (const CandidateId& id : open.live)
-    if (static_cast<int>(id.micro) > open.fits_up_to) larger.push_back(id.micro);
-  std::uint16_t micro = open.live.front().micro;
-  if (!larger.empty()) {
-    std::sort(larger.begin(), larger.end());
-    larger.erase(std::unique(larger.begin(), larger.end()), larger.end());
-    micro = larger[limit_.first_is_enough ? 0 : larger.size() / 2];
-  } else {
-    double least = std::numeric_limits<double>::infinity();
-    for (const CandidateId& id : open.live) {
-      const double closed =
-          context_.bounds[open.choice].step_seconds(context_.space.micro_batches()[id.micro], id.accumulation);
-      const double lower = seconds_per_token(context_.space, id, context_.memo.lower(id, closed).step_s);
-      if (lower < least) micro = id.micro;
-      least = std::min(least, lower);
-    }
+  std::uint16_t smallest = open.live.front().micro, largest = 0, fastest = smallest;
+  double least = std::numeric_limits<double>::infinity();
+  for (const CandidateId& id : open.live) {
+    smallest = std::min(smallest, id.micro);
+    largest = std::max(largest, id.micro);
+    const double closed =
+        context_.bounds[open.choice].step_seconds(context_.space.micro_batches()[id.micro], id.accumulation);
+    const double lower = seconds_per_token(context_.space, id, context_.memo.lower(id, closed).step_s);
+    if (lower < least) fastest = id.micro;
+    least = std::min(least, lower);
   }
+  const bool above = static_cast<int>(largest) > open.fits_up_to;
+  const std::uint16_t micro = context_.memo.known_sizes(open.choice) < 2 ? smallest : above ? largest : fastest;
   std::vector<CandidateId> ids;
   for (const CandidateId& id : open.live)
     if (id.micro == micro) ids.push_back(id);

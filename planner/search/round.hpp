@@ -1,7 +1,6 @@
 // One branch and bound: the fastest plan within a limit on GPUs and on memory (planner/search/search.hpp).
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <map>
 #include <queue>
@@ -45,8 +44,7 @@ double seconds_per_token(const Space& space, const CandidateId& id, double step_
 class Round {
  public:
   Round(RoundContext& context, const RoundLimit& limit);
-  /// A plan already known to fit, from an earlier round, is what the others have to beat.
-  RoundResult run(const RoundResult* known = nullptr);
+  RoundResult run();
 
  private:
   /// A choice with its undecided candidates.
@@ -55,8 +53,8 @@ class Round {
     double bound = 0;  ///< seconds per token
     bool listed = false;
     std::vector<CandidateId> live;
-    int fits_up_to = -1;             ///< largest micro-batch index found to fit
-    std::array<int, 3> beyond_from;  ///< by accumulation class: from this index on nothing fits
+    int fits_up_to = -1;     ///< largest micro-batch index found to fit
+    int closed_form_to = 0;  ///< from this index on closed forms exclude all
   };
   /// Candidates of one choice and micro-batch that are evaluated together.
   struct Task {
@@ -70,10 +68,12 @@ class Round {
     }
   };
 
+  void take_known();
   void open_choices();
   void list(Open& open);
   bool refresh(Open& open);
   bool decide(Open& open, const CandidateId& id, double& lower);
+  bool has_no_room(const CandidateId& id) const;
   void settle(Open& open, const CandidateId& id, const Evaluated& evaluated);
   std::vector<CandidateId> choose(const Open& open) const;
   std::vector<Task> next_tasks();
@@ -88,6 +88,7 @@ class Round {
   RoundLimit limit_;
   std::priority_queue<Open, std::vector<Open>, Later> queue_;
   RoundResult result_;
+  bool best_is_settled_ = false;  ///< it is no longer among the undecided
 };
 
 }  // namespace plimsoll

@@ -1,9 +1,10 @@
 // The rounds of a search and what they found (planner/search/search.hpp).
 //
 // Short rounds among the plans whose states and activations leave half of the memory, or three quarters, look for a first
-// plan that fits: the fastest bounds are those of plans that hardly do.  The main round looks for the fastest plan.  Where it finds none that fits, a second one accepts tight plans.  What is left
-// of the budget goes to plans to compare it with, and to the front: the fastest plan with half the GPUs, a quarter, ..., and
-// with three quarters, half and a quarter of the best plan's device memory.
+// plan that fits: the fastest bounds are those of plans that hardly do.  The main round looks for the fastest plan.  Where it
+// finds none that fits, a second one accepts tight plans.  What is left of the budget goes to plans to compare it with, and
+// to the front: the fastest plan with half the GPUs, a quarter, ..., and with three quarters, half and a quarter of the best
+// plan's device memory.
 #include "planner/search/search.hpp"
 
 #include <algorithm>
@@ -104,18 +105,15 @@ void judge_runners_up(RoundContext& context) {
 }
 
 /// A plan that fits, where one is found at once; `limit` as the main round has it.
-RoundResult first_plan(RoundContext& context, const RoundLimit& limit, Clock::time_point deadline) {
-  RoundResult found;
+void look_for_a_first_plan(RoundContext& context, const RoundLimit& limit, Clock::time_point deadline) {
   for (const int quarters : {2, 1}) {
     RoundContext soon = context;
     soon.deadline = soon.last_moment = deadline;
     RoundLimit roomy = limit;
     roomy.device_memory = Bytes(limit.device_memory.count / 4 * quarters);
     roomy.first_is_enough = true;
-    found = Round(soon, roomy).run();
-    if (found.best) break;
+    if (Round(soon, roomy).run().best) return;
   }
-  return found;
 }
 
 /// Further rounds, for plans that give up time for memory or GPUs.
@@ -195,8 +193,8 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
                        after(share_of_the_best * options.budget_s),
                        after(1.5 * options.budget_s)};
   RoundLimit limit{0, space.asked().cluster.device.memory, false, options.accept_tight};
-  const RoundResult first = first_plan(context, limit, after(share_of_a_first_plan * options.budget_s));
-  RoundResult round = Round(context, limit).run(&first);
+  look_for_a_first_plan(context, limit, after(share_of_a_first_plan * options.budget_s));
+  RoundResult round = Round(context, limit).run();
   if (!round.best && !limit.accept_tight) {
     limit.accept_tight = true;
     RoundResult tight = Round(context, limit).run();

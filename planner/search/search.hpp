@@ -1,8 +1,9 @@
 // Which plan is the best?  Best-first branch and bound over the candidates of a Space by time per token.
 //
 // A candidate is never evaluated if it cannot be the answer:
-//   memory   closed forms (planner/search/bounds.hpp); or a smaller micro-batch of the same choice, whose tensors alone are
-//            beyond the GPU
+//   memory   closed forms (planner/search/bounds.hpp); or the live tensors P(m) of smaller micro-batches m of the same choice,
+//            or of one that saves more.  Each tensor is affine in m, so that P, the highest of their sums, is convex:
+//            P(m) >= P(b) + (P(b) - P(a)) (m - b) / (b - a) for a < b < m
 //   time     lower(c) = max of: closed forms; the layers' own work, measured on any evaluated plan with the same layers; the
 //            time of an evaluated relative, which does a part of what c does (no recomputation, no offload) or spreads the
 //            optimizer over more micro-batches.  c is discarded if lower(c) is not below the best time found.
@@ -32,8 +33,9 @@ struct Evaluated {
   bool judged = false;   ///< the fields below are known
   Verdict verdict = Verdict::oom;
   bool host_breaks = false;
-  /// The tensors alone, without an allocator, are beyond the GPU: so are those of larger micro-batches.
-  bool beyond_memory = false;
+  /// The live tensors at the step's peak, without an allocator, and what is outside the framework: of the plan with one
+  /// micro-batch a step, and, from three on, as it is.  0: not known.
+  Bytes least_memory, least_accumulating;
   Bytes allocated_peak, device_peak, job_device_peak, host_per_node, margin;
   std::string bound_by;                   ///< "compute", "host", ...
   Evidence evidence = Evidence::assumed;  ///< of the time

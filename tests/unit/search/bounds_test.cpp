@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <random>
 
 #include "planner/account/work.hpp"
@@ -75,6 +76,47 @@ TEST(PlanBounds, never_exceed_the_memory_and_the_time_of_the_step_program) {
     EXPECT_LE(bounds.host_memory(), make_ledger(rank, context).host_per_node) << write_plan_json(scenario.plan);
   }
   EXPECT_GT(compared, 300);
+}
+
+Bytes live(Scenario scenario, const std::function<void(Plan&)>& change) {
+  change(scenario.plan);
+  return peak_of_sizes(build_step(scenario, 0).classes.front().program);
+}
+
+TEST(LiveTensors, are_convex_in_the_micro_batch_and_no_more_for_plans_that_save) {
+  constexpr Bytes stray{std::int64_t{4} << 20};  // as planner/search/memo.cpp allows
+  std::mt19937 random(20260802);
+  for (int i = 0; i < 150; ++i) {
+    const bool mixture = random() % 2 == 0;
+    const int layers = pick(random, {2, 3, 4});
+    const Scenario scenario = small_scenario(small_model(128, layers, mixture ? 4 : 0),
+                                             small_cluster(pick(random, {1, 2, 4}), 80), random_sets(random, mixture));
+    if (!is_legal({scenario.plan, &scenario.model, &scenario.cluster})) continue;
+    SCOPED_TRACE(write_plan_json(scenario.plan));
+    const auto micro = [&](std::int64_t m) {
+      return live(scenario, [m](Plan& plan) {
+        plan.micro_batch = m;
+        if (plan.gradient_accumulation == 2) plan.gradient_accumulation = 1;
+      });
+    };
+    const Bytes two = micro(2), four = micro(4), seven = micro(7);
+    EXPECT_LE(two, four);
+    EXPECT_GE(seven + stray, four + Bytes((four - two - stray).count * 3 / 2));
+    const auto accumulated = [&](std::int64_t g) {
+      return live(scenario, [g](Plan& plan) { plan.gradient_accumulation = g; });
+    };
+    EXPECT_LE(accumulated(1), accumulated(2));
+    EXPECT_LE(accumulated(1), accumulated(5));
+    const auto recomputed = [&](int every) {
+      return live(scenario, [every](Plan& plan) { plan.recompute.every = every; });
+    };
+    EXPECT_LE(recomputed(2), recomputed(0));
+    EXPECT_LE(recomputed(1), recomputed(2));
+    const auto buckets = [&](std::int64_t elements) {
+      return live(scenario, [elements](Plan& plan) { plan.zero.reduce_bucket_size = elements; });
+    };
+    EXPECT_LE(buckets(50'000'000), buckets(500'000'000));
+  }
 }
 
 }  // namespace

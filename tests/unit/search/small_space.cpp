@@ -64,7 +64,8 @@ Evaluated CountingEvaluator::operator()(const Scenario& scenario, double /*worth
   evaluated.judged = true;
   evaluated.verdict = ledger.verdict;
   evaluated.host_breaks = ledger.breaks_on_host;
-  evaluated.beyond_memory = peak_of_sizes(rank) > context.capacity;
+  if (scenario.plan.gradient_accumulation == 1) evaluated.least_memory = peak_of_sizes(rank);
+  if (scenario.plan.gradient_accumulation >= 3) evaluated.least_accumulating = peak_of_sizes(rank);
   evaluated.allocated_peak = ledger.allocated_peak.value;
   evaluated.device_peak = ledger.device_peak.value;
   evaluated.job_device_peak = ledger.job_device_peak.value;
