@@ -37,7 +37,8 @@ const std::vector<Command>& table() {
        declare_volumes},
       {"simulate", "step time, tokens/s, MFU, what the GPU waits for; a trace; the cost of a token budget",
        "plimsoll simulate --model llama-2-7b --cluster 2xh200 --set engine=fsdp2 --set micro_batch=2\n"
-       "plimsoll simulate --model mixtral-8x7b --cluster 8xh200 --plan plan.json --trace step.json --tokens 1e12 --price 2.5",
+       "plimsoll simulate --model mixtral-8x7b --cluster 8xh200 --plan plan.json --trace step.json --tokens 1e12 "
+       "--price 2.5",
        declare_simulate},
       {"explain", "the step program as a listing, what is alive at the peak, or the formula behind a number",
        "plimsoll explain --model llama-3.1-8b --cluster 8xh100 --peak\n"

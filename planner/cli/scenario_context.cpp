@@ -142,8 +142,9 @@ std::vector<Assumption> assumptions_of(const Scenario& scenario, const LedgerCon
   if (has_moe(scenario) && plan.routing.kind == Routing::Kind::balanced)
     all.push_back({"routing is balanced: every expert receives the same number of rows", Evidence::assumed});
   if (context.reserved_margin > 0)
-    all.push_back({"reserved may be up to 18 % higher or 6 % lower, as the numbers of routed rows change from step to step",
-                   Evidence::measured});
+    all.push_back(
+        {"reserved may be up to 18 % higher or 6 % lower, as the numbers of routed rows change from step to step",
+         Evidence::measured});
   all.push_back({fmt::format("CUDA context, NCCL and libraries take {:.2f} GiB beside the framework's pool",
                              static_cast<double>(context.outside.total().count) / (1 << 30)),
                  context.outside.evidence});
