@@ -66,6 +66,9 @@ void ReplicatedJob::build_model() {
   for (const ParameterDecl& decl : listed) {
     if (const auto found = by_decl.find(&decl); found != by_decl.end()) {
       found->second->data = build(found->second->shape, found->second->name);
+    } else if (plan().moe.implementation == MoeImplementation::loop) {  // every expert is built on its own
+      for (Parameter* parameter : own[decl.layer]) parameter->data = build(parameter->shape, parameter->name);
+      own.erase(decl.layer);
     } else {
       Shape shape;
       for (const std::int64_t extent : decl.shape) shape.push({extent, Symbol::number});
