@@ -28,23 +28,20 @@ Memo::Memo(const Space& space, const SearchOptions& options)
   list_savers();
 }
 
-/// Recomputation and small buckets and gathers keep no more tensors.
+/// Small buckets and gathers keep no more tensors.  (Recomputation may, in small models.)
 void Memo::list_savers() {
   const auto& choices = space_.choices();
   savers_.resize(choices.size());
   for (std::uint32_t i = 0; i < choices.size(); ++i) {
     const Choice& choice = choices[i];
-    for (const int every : recompute_steps) {
-      if (share_recomputed(every) < share_recomputed(choice.recompute_every)) continue;
-      for (const bool buckets : {false, true})
-        for (const bool gathers : {false, true}) {
-          if (buckets < choice.small_buckets || gathers < choice.small_gathers) continue;
-          Choice saver = choice;
-          saver.recompute_every = every;
-          saver.small_buckets = buckets;
-          saver.small_gathers = gathers;
-          if (const auto index = space_.index_of(saver)) savers_[i].push_back(*index);
-        }
+    for (const bool buckets : {false, true}) {
+      for (const bool gathers : {false, true}) {
+        if (buckets < choice.small_buckets || gathers < choice.small_gathers) continue;
+        Choice saver = choice;
+        saver.small_buckets = buckets;
+        saver.small_gathers = gathers;
+        if (const auto index = space_.index_of(saver)) savers_[i].push_back(*index);
+      }
     }
     if (std::find(savers_[i].begin(), savers_[i].end(), i) == savers_[i].end()) savers_[i].push_back(i);
   }
