@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "planner/account/ledger.hpp"
 #include "planner/base/format.hpp"
@@ -30,12 +32,12 @@ constexpr double most_tokens = 0x1p18;
 /// state.
 struct UsualSizes {
   Letter letter;
-  std::array<double, 4> values;
+  std::array<double, 3> values;
 };
-constexpr std::array<UsualSizes, 4> usual_sizes = {{{Letter::B, {5e8, 2e8, 1e8, 1e9}},
-                                                    {Letter::G, {5e8, 2e8, 1e8, 1e9}},
-                                                    {Letter::Q, {5e7, 5e8, 2e8, 1e7}},
-                                                    {Letter::U, {1e9, 1e8, 5e8, 1e7}}}};
+constexpr std::array<UsualSizes, 4> usual_sizes = {{{Letter::B, {5e8, 2e8, 1e9}},
+                                                    {Letter::G, {5e8, 2e8, 1e9}},
+                                                    {Letter::Q, {5e7, 5e8, 2e8}},
+                                                    {Letter::U, {1e9, 1e8, 5e8}}}};
 
 int power_of(const OomFormula& formula, Letter letter) {
   return static_cast<int>(std::count(formula.over.begin(), formula.over.end(), letter)) -
@@ -104,13 +106,14 @@ class Decoder {
       std::string name;
       int count;
     };
-    std::map<std::pair<std::string, std::int64_t>, Group> groups;
+    std::map<std::tuple<std::string, std::int64_t, Category>, Group> groups;
     for (const BufferDecl& buffer : program_->buffers) {
       if ((buffer.pool == Lane::host) != message_.on_host) continue;
       const auto match = match_size(message_, static_cast<double>(buffer.size.count), 0);
       if (!match) continue;
       std::string name = without_layer(buffer.name);
-      Group& group = groups.try_emplace({name, buffer.size.count}, Group{&buffer, name, 0}).first->second;
+      Group& group =
+          groups.try_emplace({name, buffer.size.count, buffer.category}, Group{&buffer, name, 0}).first->second;
       ++group.count;
     }
     for (const auto& [key, group] : groups) {

@@ -106,6 +106,22 @@ void take_plan(const StatedPlan& plan, KnownSizes& sizes, double& tensor_paralle
   pipeline_parallel = plan.number({"pipeline_parallel"}).value_or(1);
 }
 
+/// A plan that was read whole states all of them.
+void take_whole_plan(const Plan& plan, KnownSizes& sizes) {
+  sizes.set(Letter::b, static_cast<double>(plan.micro_batch));
+  sizes.set(Letter::S, static_cast<double>(plan.sequence));
+  if (plan.engine == Engine::deepspeed) {
+    sizes.set(Letter::B, static_cast<double>(plan.zero.reduce_bucket_size));
+    sizes.set(Letter::G, static_cast<double>(plan.zero.allgather_bucket_size));
+    sizes.set(Letter::Q, static_cast<double>(plan.zero.stage3_prefetch_bucket_size));
+    sizes.set(Letter::U, static_cast<double>(plan.zero.sub_group_size));
+  }
+  sizes.stage = plan.engine == Engine::fsdp2 ? 3 : plan.engine == Engine::ddp ? 0 : plan.zero.stage;
+  sizes.offload_optimizer = plan.offload.optimizer != OffloadDevice::none;
+  sizes.lora = plan.lora.has_value();
+  sizes.attention = name_of(plan.attention);
+}
+
 void take_config(const Node& config, KnownSizes& sizes) {
   if (!config.is_object()) return;
   for (const Node::Member& member : config.members()) {
@@ -253,9 +269,16 @@ Result<KnownSizes> known_sizes(const Inputs& inputs, const std::string& paramete
     return cli_error("cli.parameters", fmt::format("--parameters {} is no number of parameters", parameters),
                      "for example 13897000000 or 13.9B");
   double ranks = plan.number({"world_size"}).value_or(0);
+  double expert_parallel = plan.number({"expert_parallel"}).value_or(1);
   if (options.gpus) ranks = static_cast<double>(*options.gpus);
   if (ranks == 0 && inputs.cluster()) ranks = inputs.cluster()->world();
-  derive(sizes, ranks, plan.number({"expert_parallel"}).value_or(1), tensor_parallel, pipeline_parallel);
+  if (inputs.model() && inputs.cluster() && !has_errors(inputs.diagnostics())) {
+    const Plan& whole = *inputs.report().plan;
+    take_whole_plan(whole, sizes);
+    ranks = whole.world_size;
+    expert_parallel = whole.expert_parallel;
+  }
+  derive(sizes, ranks, expert_parallel, tensor_parallel, pipeline_parallel);
   return sizes;
 }
 
