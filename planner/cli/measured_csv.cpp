@@ -94,11 +94,12 @@ class CsvReader {
       if (!record[i].text.empty()) take(row, header_[i].text, record[i]);
     }
     figures_.check_order(row);
-    const bool complete = need(row, row.model.stated(), "model") & need(row, row.cluster.stated(), "cluster") &
-                          need(row, row.plan.stated() || !row.sets.empty(), "plan");
+    const bool model = need(row, row.model.stated(), "model");
+    const bool cluster = need(row, row.cluster.stated(), "cluster");
+    const bool plan = need(row, row.plan.stated() || !row.sets.empty(), "plan");
     if (row.measurements.empty()) {
       error(row, "nothing is measured that could be compared", "table.missing");
-    } else if (complete) {
+    } else if (model && cluster && plan) {
       table_.rows.push_back(std::move(row));
     }
   }
