@@ -107,6 +107,11 @@ int first_rank(const Scenario& scenario) {
   return plan.routing.kind != Routing::Kind::balanced && plan.world_size > 1 ? hottest_rank(scenario) : 0;
 }
 
+/// Where evaluate() looks at several ranks for the hottest: partitions of stages 1 and 2 differ.
+bool ranks_differ(const Plan& plan) {
+  return plan.engine == Engine::deepspeed && (plan.zero.stage == 1 || plan.zero.stage == 2);
+}
+
 void enter(const Ledger& ledger, Evaluated& evaluated) {
   evaluated.judged = true;
   evaluated.verdict = ledger.verdict;
@@ -160,7 +165,12 @@ Evaluated evaluate_plan(const Scenario& scenario, double worth_s, const Calibrat
   evaluated.bound_by = time.bound_by;
   evaluated.evidence = time.evidence;
   if (evaluated.step_time_s > worth_s) return evaluated;
-  enter(evaluate(scenario).ledger, evaluated);
+  if (ranks_differ(scenario.plan)) {
+    enter(evaluate(scenario).ledger, evaluated);
+  } else {
+    context.bistable = true;
+    enter(make_ledger(program.classes.front().program, context), evaluated);
+  }
   return evaluated;
 }
 

@@ -6,6 +6,7 @@
 #include "planner/search/round.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <thread>
 
@@ -13,6 +14,9 @@ namespace plimsoll {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// Tasks differ by ten in length: with a few a thread none waits long for the others.
+constexpr std::size_t tasks_a_thread = 3;
 
 namespace reason {
 constexpr const char* states = "parameters and optimizer states alone exceed the GPU's memory";
@@ -128,9 +132,11 @@ void Round::list(Open& open) {
   open.listed = true;
   for (int m = 0; m < open.closed_form_to; ++m) {
     const auto micro = static_cast<std::uint16_t>(m);
-    for (const std::int64_t accumulation :
-         space.accumulations(space.choices()[open.choice], space.micro_batches()[micro]))
+    const auto accumulations = space.accumulations(space.choices()[open.choice], space.micro_batches()[micro]);
+    for (const std::int64_t accumulation : accumulations) {
+      if (limit_.once && accumulation != accumulations.back()) continue;
       open.live.push_back({open.choice, micro, accumulation});
+    }
   }
 }
 
@@ -245,7 +251,8 @@ std::vector<CandidateId> Round::choose(const Open& open) const {
 
 std::vector<Round::Task> Round::next_tasks() {
   std::vector<Task> tasks;
-  while (tasks.size() < static_cast<std::size_t>(std::max(1, context_.options.threads)) && !queue_.empty()) {
+  const std::size_t most = tasks_a_thread * static_cast<std::size_t>(std::max(1, context_.options.threads));
+  while (tasks.size() < most && !queue_.empty()) {
     Open open = queue_.top();
     queue_.pop();
     const double before = open.bound;
@@ -266,7 +273,8 @@ void Round::evaluate(std::vector<Task>& tasks) const {
   const Space& space = context_.space;
   const double best = result_.best ? result_.best_seconds_per_token : std::numeric_limits<double>::infinity();
   std::vector<std::exception_ptr> failures(tasks.size());
-  const auto work = [&](std::size_t index) {
+  std::atomic<std::size_t> next{0};
+  const auto run = [&](std::size_t index) {
     Task& task = tasks[index];
     try {
       Scenario scenario{space.asked().model, space.asked().cluster, {}};
@@ -283,9 +291,12 @@ void Round::evaluate(std::vector<Task>& tasks) const {
       failures[index] = std::current_exception();
     }
   };
+  const auto work = [&] {
+    for (std::size_t index = next++; index < tasks.size(); index = next++) run(index);
+  };
   std::vector<std::thread> threads;
-  for (std::size_t i = 1; i < tasks.size(); ++i) threads.emplace_back(work, i);
-  work(0);
+  for (int i = 1; i < context_.options.threads; ++i) threads.emplace_back(work);
+  work();
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& failure : failures)
     if (failure) std::rethrow_exception(failure);

@@ -18,6 +18,7 @@ struct RoundLimit {
   bool caps_peak = false;  ///< the job's peak on the device must not be above it either; else the verdict decides
   bool accept_tight = false;
   bool first_is_enough = false;  ///< stops at the first plan that fits
+  bool once = false;             ///< only plans with the least accumulation, whose programs are short
 };
 
 /// What all rounds share.
