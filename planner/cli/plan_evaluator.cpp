@@ -1,12 +1,14 @@
 // Evaluates a plan by simulation and ledger (planner/cli/plan_evaluator.hpp).
 //
-//   1. the step program of one rank: its layers' own time, enough for what is much slower than a plan already found
+//   1. the step program of one rank: its layers' own time, then that of its busiest lane, enough for what is much slower
+//      than a plan already found
 //   2. the sum of its live tensors, then the allocator replay: enough for what does not fit
 //   3. the simulated step: enough for what is slower
 //   4. the ledger of the hottest rank with all alternatives, as `ledger` gives it
 #include "planner/cli/plan_evaluator.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <string>
 #include <utility>
@@ -19,55 +21,121 @@
 namespace plimsoll {
 namespace {
 
-/// simulate_step() lets clocks sag in steps longer than this.
-constexpr double sags_from_s = 0.3;
-
-/// Kernels that only layers launch; engines copy, fill, cast, add and reduce, but do none of these.
+/// Kernels that layers launch and engines never do, for no such kernel of a layer depends on the engine; in the forward,
+/// where engines only gather, also those that both launch.
 bool is_layers_own(const Kernel& kernel, Issuer issuer) {
   switch (kernel.kind) {
-    case KernelKind::gemm:
-    case KernelKind::grouped_gemm:
-    case KernelKind::attention_forward:
-    case KernelKind::attention_backward:
-    case KernelKind::silu:
-    case KernelKind::silu_backward:
-    case KernelKind::strided_neg:
-    case KernelKind::strided_add:
-    case KernelKind::strided_mul:
-    case KernelKind::broadcast_weight:
-    case KernelKind::broadcast_row:
-    case KernelKind::log_softmax:
-    case KernelKind::log_softmax_backward:
-    case KernelKind::softmax:
-    case KernelKind::softmax_backward:
-    case KernelKind::fused_swiglu:
-    case KernelKind::fused_swiglu_backward:
-    case KernelKind::fused_norm:
-    case KernelKind::fused_norm_backward:
-    case KernelKind::fused_rotary:
-    case KernelKind::compiled_pointwise: return true;
     case KernelKind::vectorized:
     case KernelKind::upcast: return issuer == Issuer::forward;
-    default: return false;
+    case KernelKind::fill:
+    case KernelKind::upcast_fp64:
+    case KernelKind::scalar_tensor_mul:
+    case KernelKind::mixed_mul:
+    case KernelKind::unscale:
+    case KernelKind::flat_copy:
+    case KernelKind::reduce_norm:
+    case KernelKind::reduce_amax:
+    case KernelKind::memset:
+    case KernelKind::small:
+    case KernelKind::fsdp_copy_in:
+    case KernelKind::fsdp_copy_in_cast:
+    case KernelKind::fsdp_copy_out:
+    case KernelKind::chunk_concatenate:
+    case KernelKind::adamw:
+    case KernelKind::adamw_pass: return false;
+    default: return true;
   }
+}
+
+/// The least step time x where clocks sag by a share that rises with matrix work M over step time (as simulate_step() has
+/// it): x = L(share(M / x)), L being the longest lane, from `plain` without sag to `sagged`.  A shorter step would have clocks
+/// that sag more, and a longer one is longer.
+double with_sag(double plain, double sagged, double matrix, const GemmPrice& gemm) {
+  if (gemm.sag <= 1 || plain <= 0) return plain;
+  double low = plain, high = std::max(plain, sagged);
+  for (int i = 0; i < 20; ++i) {
+    const double middle = (low + high) / 2;
+    const double share = std::clamp((matrix / middle - gemm.sag_from) / (gemm.sag_full - gemm.sag_from), 0.0, 1.0);
+    (plain + (sagged - plain) * share >= middle ? low : high) = middle;
+  }
+  return low;
 }
 
 /// Time of the layers' own kernels in one micro-batch, on the device and on the host that launches them: whatever engine
 /// runs these layers, its step takes at least the longer of both for each micro-batch.
 double floor_of(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration) {
   const RankProgram& rank = program.classes.front().program;
-  const Prices prices(calibration, cluster, program, 1);
-  SimTime device = 0, host = 0;
+  const Prices prices(calibration, cluster, program, 1), sagging(calibration, cluster, program, calibration.gemm.sag);
+  const SimTime gap = to_sim(std::min(calibration.host.kernel_gap_s, calibration.host.kernel_gap_streams_s));
+  SimTime device = 0, sagged = 0, matrix = 0, host = 0;
   for (OpId id = rank.steady_first; id < rank.steady_end; ++id) {
     const Op& op = rank.ops[id];
     const auto* compute = std::get_if<Compute>(&op.action);
     if (compute == nullptr || op.micro_batch != 0 || op.issuer == Issuer::optimizer) continue;
     const Kernel& kernel = rank.kernels[compute->kernel];
     if (!is_layers_own(kernel, op.issuer)) continue;
-    device += prices.kernel(kernel);
+    const SimTime alone = prices.kernel(kernel);
+    device += alone + gap * kernel.launches;
+    sagged += sagging.kernel(kernel) + gap * kernel.launches;
+    if (kernel.flops().count > 0) matrix += alone;
     host += prices.launch(op.issuer, kernel.kind) * kernel.launches;
   }
-  return to_seconds(std::max(device, host));
+  const double on_device =
+      with_sag(to_seconds(device - gap), to_seconds(sagged - gap), to_seconds(matrix), calibration.gemm);
+  return std::max(on_device, to_seconds(host));
+}
+
+/// The work of each lane on its own, and of the host: no clock is needed to know that a step takes at least the longest.
+class LaneSums {
+ public:
+  LaneSums(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration, double sag)
+      : rank_(program.classes.front().program),
+        example_(program.classes.front().example_rank),
+        prices_(calibration, cluster, program, sag) {
+    for (OpId id = rank_.steady_first; id < rank_.steady_end; ++id) {
+      SimTime times = 1;
+      for (const Repeat& repeat : rank_.repeats)
+        if (id >= repeat.first && id < repeat.end) times = repeat.count;
+      add(rank_.ops[id], times);
+    }
+  }
+  /// There is no gap before a lane's first op.
+  double longest_s() const {
+    const SimTime lane = *std::max_element(lanes_.begin(), lanes_.end()) - prices_.kernel_gap();
+    return to_seconds(std::max(host_, lane));
+  }
+  /// Of products and attention, whose share of the step decides how far clocks sag.
+  double matrix_s() const { return to_seconds(matrix_); }
+
+ private:
+  void add(const Op& op, SimTime times) {
+    SimTime& lane = lanes_[static_cast<std::size_t>(op.lane)];
+    if (const auto* compute = std::get_if<Compute>(&op.action)) {
+      const Kernel& kernel = rank_.kernels[compute->kernel];
+      const SimTime alone = prices_.kernel(kernel);
+      lane += times * (alone + prices_.kernel_gap() * kernel.launches);
+      host_ += times * prices_.launch(op.issuer, kernel.kind) * kernel.launches;
+      if (kernel.flops().count > 0) matrix_ += times * alone;
+    } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
+      lane += times * prices_.collective(*collective, example_).time;
+    } else if (const auto* copy = std::get_if<HostCopy>(&op.action)) {
+      lane += times * prices_.copy(*copy);
+    } else if (const auto* work = std::get_if<HostWork>(&op.action)) {
+      host_ += times * prices_.host_work(*work);
+    }
+  }
+
+  const RankProgram& rank_;
+  int example_;
+  Prices prices_;
+  std::array<SimTime, lane_count> lanes_{};
+  SimTime host_ = 0, matrix_ = 0;
+};
+
+/// A step of these ops takes at least so long.
+double least_time(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration) {
+  const LaneSums plain(program, cluster, calibration, 1), sagged(program, cluster, calibration, calibration.gemm.sag);
+  return with_sag(plain.longest_s(), sagged.longest_s(), plain.matrix_s(), calibration.gemm);
 }
 
 struct StepTime {
@@ -96,8 +164,6 @@ StepTime time_of(StepProgram& program, const ClusterSpec& cluster, const Calibra
   repeat->count = more;
   StepTime time = simulated_time(program, cluster, calibration);
   repeat->count = all;
-  // Clocks that sag in the long step but not in the short ones: the step itself decides.
-  if (with_few <= sags_from_s) return simulated_time(program, cluster, calibration);
   time.seconds += (time.seconds - with_few) * static_cast<double>(all - more) / static_cast<double>(more - few);
   return time;
 }
@@ -154,6 +220,8 @@ Evaluated evaluate_plan(const Scenario& scenario, double worth_s, const Calibrat
     if (accumulation >= 3) evaluated.least_accumulating = live;
     if (is_beyond(live, context, evaluated)) return evaluated;
   }
+  evaluated.step_time_s = std::max(evaluated.step_time_s, least_time(program, scenario.cluster, calibration));
+  if (evaluated.step_time_s > worth_s) return evaluated;
   context.bistable = false;
   const Ledger ledger = make_ledger(program.classes.front().program, context);
   if (ledger.verdict == Verdict::oom) {
@@ -205,7 +273,10 @@ SearchOptions search_options(const Calibration& calibration, const ClusterSpec& 
     for (const AttentionPrice::Rate& rate : *rates) matrix = std::max(matrix, rate.flops_per_s);
   options.peaks.fp32_flops_per_s = std::max(options.peaks.fp32_flops_per_s, calibration.gemm.fp32_flops_per_s);
   options.peaks.link_speedup = fastest_link(calibration, cluster);
-  options.amortisation = {true, std::max(1.0, calibration.gemm.sag), sags_from_s};
+  // Spreading the optimizer over more micro-batches raises the share of matrix work, and clocks sag more: by
+  // (sag - 1) / (full - from) a unit of that share, so that time still falls as long as that times `from` is below 1.
+  const GemmPrice& gemm = calibration.gemm;
+  options.accumulation_bounds = (gemm.sag - 1) * gemm.sag_from < gemm.sag_full - gemm.sag_from;
   return options;
 }
 

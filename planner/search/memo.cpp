@@ -110,31 +110,33 @@ const Evaluated* Memo::find(const CandidateId& id) const {
   return found == evaluated_.end() ? nullptr : &found->second;
 }
 
-Lower Memo::lower(const CandidateId& id, double closed_form) const {
+/// From the same layers and from relatives, all with the same accumulation.
+Lower Memo::with_same_accumulation(const CandidateId& id, double closed_form) const {
   Lower lower{closed_form, nullptr};
-  const auto take = [&](double step_s, const Evaluated& from, const char* reason) {
-    if (step_s < lower.step_s) return;
-    lower.step_s = step_s;
-    const bool fits = from.judged && from.verdict == Verdict::fits;
-    lower.reason = fits ? reason : nullptr;
-  };
-  const auto accumulation = static_cast<double>(id.accumulation);
   const auto floor = floors_.find(layers_of(id));
-  if (floor != floors_.end() && floor->second * accumulation > lower.step_s)
-    lower = {floor->second * accumulation, nullptr};
-  for (const Relative& relative : relatives_[id.choice])
-    if (const Evaluated* known = find({relative.choice, id.micro, id.accumulation}))
-      take(known->step_time_s, *known, relative.reason);
-  const Amortisation& rule = options_.amortisation;
-  if (!rule.holds) return lower;
+  if (floor != floors_.end())
+    lower.step_s = std::max(lower.step_s, floor->second * static_cast<double>(id.accumulation));
+  const auto take = [&](std::uint32_t choice, const char* reason) {
+    const Evaluated* known = find({choice, id.micro, id.accumulation});
+    if (known == nullptr || known->step_time_s < lower.step_s) return;
+    const bool fits = known->judged && known->verdict == Verdict::fits;
+    lower = {known->step_time_s, fits ? reason : nullptr};
+  };
+  take(id.choice, nullptr);
+  for (const Relative& relative : relatives_[id.choice]) take(relative.choice, relative.reason);
+  return lower;
+}
+
+Lower Memo::lower(const CandidateId& id, double closed_form) const {
+  Lower lower = with_same_accumulation(id, closed_form);
+  if (!options_.accumulation_bounds) return lower;
   const Choice& choice = space_.choices()[id.choice];
   for (const std::int64_t more : space_.accumulations(choice, space_.micro_batches()[id.micro])) {
     if (more <= id.accumulation) continue;
-    const Evaluated* known = find({id.choice, id.micro, more});
-    if (!known) continue;
-    const double part = known->step_time_s * accumulation / static_cast<double>(more);
-    const bool may_sag_less = known->step_time_s > rule.sag_from_s && part / rule.sag <= rule.sag_from_s;
-    take(may_sag_less ? part / rule.sag : part, *known, with_accumulation);
+    const double share = static_cast<double>(id.accumulation) / static_cast<double>(more);
+    const Lower longer = with_same_accumulation({id.choice, id.micro, more}, closed_form / share);
+    const double step_s = longer.step_s * share;
+    if (step_s > lower.step_s) lower = {step_s, longer.reason != nullptr ? longer.reason : with_accumulation};
   }
   return lower;
 }

@@ -53,6 +53,7 @@ class Memo {
  private:
   using Layers = std::tuple<MoeImplementation, bool, int, int, std::uint16_t>;
   Layers layers_of(const CandidateId& id) const;
+  Lower with_same_accumulation(const CandidateId& id, double closed_form) const;
   void list_relatives();
   void list_savers();
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 
 #include "planner/search/round.hpp"
@@ -22,8 +23,6 @@ using Clock = std::chrono::steady_clock;
 constexpr double share_of_the_best = 0.8;
 constexpr double share_of_a_first_plan = 0.2;
 constexpr double share_without_accumulation = 0.5;
-/// Plans without accumulation that are tried with it before the main round.
-constexpr std::size_t tried_with_accumulation = 3;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -120,17 +119,20 @@ void look_for_a_first_plan(RoundContext& context, const RoundLimit& limit, Clock
   }
 }
 
-/// The best plans without accumulation, each with as much of it as there is and still fits: less time a token.
+/// The best plan without accumulation of each stage, with as much of it as there is and still fits: less time a token, and by how
+/// much depends on the stage.
 void accumulate_more(RoundContext& context) {
   const Space& space = context.space;
-  std::vector<std::pair<double, CandidateId>> plans;
-  for (const auto& [id, evaluated] : context.memo.all())
-    if (id.accumulation == 1 && evaluated.judged && evaluated.verdict == Verdict::fits)
-      plans.emplace_back(seconds_per_token(space, id, evaluated.step_time_s), id);
-  std::sort(plans.begin(), plans.end());
-  if (plans.size() > tried_with_accumulation) plans.resize(tried_with_accumulation);
+  std::map<int, std::pair<double, CandidateId>> best;
+  for (const auto& [id, evaluated] : context.memo.all()) {
+    if (id.accumulation != 1 || !evaluated.judged || evaluated.verdict != Verdict::fits) continue;
+    const std::pair<double, CandidateId> plan(seconds_per_token(space, id, evaluated.step_time_s), id);
+    const auto [found, is_new] = best.try_emplace(space.choices()[id.choice].stage, plan);
+    if (!is_new) found->second = std::min(found->second, plan);
+  }
   Scenario scenario = space.asked();
-  for (const auto& [time, once] : plans) {
+  for (const auto& [stage, plan] : best) {
+    const CandidateId& once = plan.second;
     const std::int64_t micro = space.micro_batches()[once.micro];
     for (const std::int64_t accumulation : space.accumulations(space.choices()[once.choice], micro)) {
       if (accumulation == 1 || Clock::now() >= context.deadline) break;

@@ -45,14 +45,6 @@ struct Evaluated {
 /// @param worth_s a step that takes longer need not be judged
 using Evaluator = std::function<Evaluated(const Scenario& scenario, double worth_s)>;
 
-/// An optimizer step of more micro-batches takes no more time a token: T(g) >= T(h) g / h for g < h.  Where clocks sag by
-/// `sag` in steps longer than `sag_from_s`, a shorter step may be that much faster.
-struct Amortisation {
-  bool holds = false;
-  double sag = 1;
-  double sag_from_s = 0;
-};
-
 struct SearchProgress {
   std::int64_t evaluated = 0;
   double best_tokens_per_s = 0;  ///< of the whole job; 0: none yet
@@ -66,7 +58,8 @@ struct SearchOptions {
   bool accept_tight = false;  ///< else plans that fit only tightly count where no other does
   /// Without recomputation, and without offload, a step takes no longer.
   bool relatives_bound = true;
-  Amortisation amortisation;
+  /// An optimizer step of more micro-batches takes no more time a token: T(g) >= T(h) g / h for g < h.
+  bool accumulation_bounds = false;
   int runners_up = 4;      ///< choices beside the best whose best plan is to be judged too
   bool want_front = true;  ///< use what is left of the budget for the front
   std::function<void(const SearchProgress&)> progress;

@@ -113,7 +113,8 @@ TEST_F(PlanEvaluator, stops_early_at_a_step_that_is_not_worth_it) {
   const Evaluated cut = plan_evaluator(calibration)(scenario({"sequence=512"}), all.step_time_s / 2);
   EXPECT_TRUE(all.judged);
   EXPECT_FALSE(cut.judged);
-  EXPECT_EQ(cut.step_time_s, all.step_time_s);
+  EXPECT_GT(cut.step_time_s, 0);
+  EXPECT_LE(cut.step_time_s, all.step_time_s);
 }
 
 }  // namespace
