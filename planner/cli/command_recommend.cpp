@@ -1,5 +1,6 @@
 // plimsoll recommend: which plan should I use, and why?
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -13,7 +14,15 @@
 namespace plimsoll {
 namespace {
 
+/// Step programs of some megabytes come and go by the hundred, on several threads: their memory stays with the process.
+void keep_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+  mallopt(M_TOP_PAD, 16 << 20);
+}
+
 int recommend(const RecommendOptions& options) {
+  keep_freed_memory();
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
   const auto calibration = load_calibration(options.inputs.calibration, *inputs->cluster());

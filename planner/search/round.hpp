@@ -52,6 +52,7 @@ class Round {
   struct Open {
     std::uint32_t choice = 0;
     double bound = 0;  ///< seconds per token
+    double turn = 0;   ///< the bound, more for what is rarely the best: decides the order, nothing else
     bool listed = false;
     std::vector<CandidateId> live;
     int fits_up_to = -1;     ///< largest micro-batch index found to fit
@@ -65,7 +66,7 @@ class Round {
   };
   struct Later {
     bool operator()(const Open& a, const Open& b) const {
-      return a.bound != b.bound ? a.bound > b.bound : a.choice > b.choice;
+      return a.turn != b.turn ? a.turn > b.turn : a.choice > b.choice;
     }
   };
 
@@ -82,6 +83,7 @@ class Round {
   void close_rest();
   bool fits(const Evaluated& evaluated) const;
   bool is_beaten(double seconds_per_token, const CandidateId& id) const;
+  double turn_of(const Open& open) const;
   void exclude(const char* reason, std::int64_t count = 1);
   int last_micro_in_memory(const PlanBounds& bounds) const;
 
