@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
 
 namespace plimsoll {
@@ -29,14 +30,22 @@ class Rows {
   std::vector<VolumeRow> rows_;
 };
 
-const char* phase_of(const Op& op) {
-  switch (op.issuer) {
-    case Issuer::forward: return "forward";
-    case Issuer::backward: return "backward";
-    case Issuer::optimizer: return "step";
+/// Which part of the step an op belongs to.  The thread that runs the forward also issues what an engine does once the
+/// backward has returned (the reductions of DeepSpeed's stage 1): that is part of its micro-batch's backward.
+class PhaseOfOp {
+ public:
+  const char* operator()(const Op& op) {
+    switch (op.issuer) {
+      case Issuer::forward: return backward_begun_in_ == op.micro_batch ? "backward" : "forward";
+      case Issuer::backward: backward_begun_in_ = op.micro_batch; return "backward";
+      case Issuer::optimizer: return "step";
+    }
+    return "";
   }
-  return "";
-}
+
+ private:
+  std::optional<std::uint16_t> backward_begun_in_;
+};
 
 std::int64_t times(const RankProgram& rank, OpId op) {
   for (const Repeat& repeat : rank.repeats) {
@@ -72,16 +81,17 @@ void add_collective(Rows& rows, const Collective& action, const Group& group, co
 
 CommVolume account_volume(const StepProgram& program, const RankProgram& rank, const ClusterSpec& cluster) {
   Rows rows;
+  PhaseOfOp phase_of;
   const int example = program.classes.empty() ? 0 : program.classes.front().example_rank;
   for (OpId id = rank.steady_first; id < rank.steady_end; ++id) {
     const Op& op = rank.ops[id];
+    const char* phase = phase_of(op);
     if (const auto* collective = std::get_if<Collective>(&op.action)) {
-      add_collective(rows, *collective, program.groups[collective->group], phase_of(op), times(rank, id), example,
-                     cluster);
+      add_collective(rows, *collective, program.groups[collective->group], phase, times(rank, id), example, cluster);
     } else if (const auto* copy = std::get_if<HostCopy>(&op.action)) {
       const std::int64_t calls = times(rank, id);
-      rows.add({copy->to_device ? "host_to_device" : "device_to_host", "host", phase_of(op), Tier::host, DType::int8,
-                calls, copy->size, copy->size * calls});
+      rows.add({copy->to_device ? "host_to_device" : "device_to_host", "host", phase, Tier::host, DType::int8, calls,
+                copy->size, copy->size * calls});
     }
   }
   CommVolume volume;

@@ -62,7 +62,7 @@ TEST(Volumes, ExpertExchangesScaleWithTokensNotWithParameters) {
 // ep inside the node stays on NVLink; ep across two nodes sends half of what leaves a rank's node over the NIC.
 TEST(Volumes, ExchangesThatLeaveTheNodeAreOnTheNic) {
   const auto on_nic = [](const char* ep) {
-    const CommVolume volume = volume_of(scenario("mixtral-8x7b", "16xh100",
+    const CommVolume volume = volume_of(scenario("qwen3-30b-a3b", "16xh100",
                                                  {"zero.stage=1", std::string("expert_parallel=") + ep,
                                                   "moe.implementation=autoep", "micro_batch=1", "sequence=1024"}));
     double nic = 0;
@@ -73,6 +73,29 @@ TEST(Volumes, ExchangesThatLeaveTheNodeAreOnTheNic) {
   };
   EXPECT_EQ(on_nic("8"), 0);
   EXPECT_EQ(on_nic("4"), 0);
+  // ep = 16: 8 of 16 destinations are in the other node; 48 layers, top 8, rows of 2048 x 2 bytes, and few bytes of counts.
+  const double rows = 48.0 * 1024 * 8 * 2048 * 2 * 4 * 8 / 16;
+  EXPECT_NEAR(on_nic("16") / rows, 1, 0.001);
+}
+
+// DeepSpeed reduces gradients when the backward has returned (stages 0 and 1) or within it (2 and 3): never in a forward.
+TEST(Volumes, GradientsAreReducedInTheBackwardAtEveryStage) {
+  for (const char* stage : {"0", "1", "2", "3"}) {
+    for (const char* accumulation : {"1", "4"}) {
+      const CommVolume volume =
+          volume_of(scenario("llama-2-7b", "8xh200",
+                             {std::string("zero.stage=") + stage, "micro_batch=1", "sequence=1024",
+                              std::string("gradient_accumulation=") + accumulation}));
+      Bytes reduced;
+      for (const VolumeRow& row : volume.rows) {
+        const bool reduction = row.kind == "all_reduce" || row.kind == "reduce_scatter";
+        if (!reduction) continue;
+        EXPECT_NE(row.phase, "forward") << "stage " << stage << ", " << accumulation << " micro-batches";
+        if (row.phase == "backward") reduced += row.wire;
+      }
+      EXPECT_GT(reduced, Bytes(0)) << "stage " << stage;
+    }
+  }
 }
 
 }  // namespace
