@@ -1,9 +1,10 @@
-// The price of each op alone (simulator/prices.hpp); the rules and their sources: planner/spec/calibration.hpp.
+// The price of each op alone (simulator/prices.hpp); the rules: planner/spec/price_rules.hpp.
 #include "simulator/prices.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+
+#include "planner/spec/price_rules.hpp"
 
 namespace plimsoll {
 
@@ -24,12 +25,6 @@ Tier farthest(const TierShare& share) {
     if (share.of(tier) > 0) return tier;
   }
   return Tier::nvlink;
-}
-
-double fastest_piece(const std::vector<CollectivePrice::Piece>& pieces, double bytes) {
-  double best = std::numeric_limits<double>::infinity();
-  for (const auto& piece : pieces) best = std::min(best, piece.latency_s + bytes / piece.bytes_per_s);
-  return best;
 }
 
 }  // namespace
@@ -65,73 +60,45 @@ SimTime Prices::gap_of(const StepProgram& program) const {
   return to_sim(calibration_.host.kernel_gap_s);
 }
 
-double Prices::gemm_seconds(double m, double n, double k, DType dtype) const {
+double Prices::product_seconds(double m, double n, double k, DType dtype) const {
   const auto [known, added] = products_.try_emplace({m, n, k, static_cast<double>(dtype)}, 0.0);
-  if (added) known->second = price_of_product(m, n, k, dtype);
+  if (added) known->second = gemm_seconds(calibration_.gemm, cluster_.device.multiprocessors, m, n, k, dtype, sag_);
   return known->second;
-}
-
-double Prices::price_of_product(double m, double n, double k, DType dtype) const {
-  const GemmPrice& price = calibration_.gemm;
-  const double bytes = (m * k + k * n + m * n) * as_double(size_of(dtype));
-  if (std::min({m, n, k}) <= 64 && dtype != DType::fp32)
-    return std::max(price.skinny_floor_s, bytes / price.skinny_bytes_per_s);
-  const double rate = dtype == DType::fp32 ? price.fp32_flops_per_s : price.flops_per_s;
-  const double sms = std::max(1, cluster_.device.multiprocessors);
-  double best = std::numeric_limits<double>::infinity();
-  for (const GemmPrice::Tile& tile : price.tiles) {
-    const double waves = std::ceil(std::ceil(m / tile.m) * std::ceil(n / tile.n) / sms);
-    const double area = static_cast<double>(tile.m) * tile.n;
-    const double step = 2 * area * k / (rate / sms * tile.efficiency) + price.epilogue_s_per_element * area;
-    best = std::min(best, waves * step);
-  }
-  const double busy =
-      std::max(best + price.traffic_share * bytes / price.traffic_bytes_per_s, bytes / price.memory_bytes_per_s);
-  return price.launch_s + price.memset_s + busy * sag_;
 }
 
 /// One launch over all groups; without tensor cores (fp32) one product a group, each with its own waves.
 double Prices::grouped_seconds(const Kernel& kernel) const {
-  const GroupedGemmPrice& price = calibration_.grouped_gemm;
-  const auto groups = as_double(kernel.batch);
   if (kernel.dtype == DType::fp32) {
-    return groups * gemm_seconds(as_double(kernel.m) / groups, as_double(kernel.n), as_double(kernel.k), kernel.dtype);
+    const auto groups = as_double(kernel.batch);
+    return groups *
+           product_seconds(as_double(kernel.m) / groups, as_double(kernel.n), as_double(kernel.k), kernel.dtype);
   }
-  const double length = as_double(kernel.k);
-  const double many = kernel.batch > price.many_groups ? price.many_factor : 1;
-  const double rate = price.flops_per_s * many * length / (length + price.half_length);
-  return price.fixed_s + price.prepare_s + kernel.flops().count / rate * sag_;
+  return grouped_gemm_seconds(calibration_.grouped_gemm, kernel.batch, as_double(kernel.k), kernel.flops().count, sag_);
 }
 
 double Prices::kernel_seconds(const Kernel& kernel) const {
   switch (kernel.kind) {
     case KernelKind::gemm:
-      return gemm_seconds(as_double(kernel.m) * as_double(kernel.batch), as_double(kernel.n), as_double(kernel.k),
-                          kernel.dtype);
+      return product_seconds(as_double(kernel.m) * as_double(kernel.batch), as_double(kernel.n), as_double(kernel.k),
+                             kernel.dtype);
     case KernelKind::grouped_gemm: return grouped_seconds(kernel);
     case KernelKind::attention_forward:
     case KernelKind::attention_backward: {
       const AttentionPrice& price = calibration_.attention;
       const bool backward = kernel.kind == KernelKind::attention_backward;
-      const auto& rates = backward ? price.backward : price.forward;
-      if (rates.empty()) return price.fixed_s + kernel.flops().count / (0.5 * calibration_.gemm.flops_per_s);
-      const auto nearest = std::min_element(rates.begin(), rates.end(), [&](const auto& a, const auto& b) {
-        return std::abs(a.head_dim - kernel.k) < std::abs(b.head_dim - kernel.k);
-      });
-      const double length = as_double(kernel.m);
-      const double rate = nearest->flops_per_s * length / (length + nearest->half_length);
-      const double extra = backward ? price.backward_s_per_element * as_double(kernel.batch * kernel.m * kernel.k) : 0;
-      return price.fixed_s + (kernel.flops().count / rate) * sag_ + extra;
+      if ((backward ? price.backward : price.forward).empty())
+        return price.fixed_s + kernel.flops().count / (0.5 * calibration_.gemm.flops_per_s);
+      return attention_seconds(price, backward, as_double(kernel.batch), as_double(kernel.m), as_double(kernel.k),
+                               kernel.flops().count, sag_);
     }
     default: break;
   }
   const KernelPrice* price = by_kind_[static_cast<std::size_t>(kernel.kind)];
   if (!price)
     return 1.35e-6 + as_double(kernel.bytes.count) / (0.85 * std::max(1.0, cluster_.device.memory_bandwidth.count));
-  const double moved = price->bytes_per_s > 0 ? as_double(kernel.bytes.count) / price->bytes_per_s : 0;
   const Bytes output = Elements(kernel.elements) * kernel.dtype;
-  const double cached = as_double(output.count) <= calibration_.cache.bytes ? calibration_.cache.factor : 1;
-  return price->fixed_s + price->s_per_element * as_double(kernel.elements) * sag_ * cached + moved;
+  return pointwise_seconds(*price, calibration_.cache, as_double(kernel.elements), as_double(kernel.bytes.count),
+                           as_double(output.count), sag_);
 }
 
 bool Prices::memory_bound(KernelKind kind) {
@@ -169,7 +136,7 @@ CollectiveCost Prices::collective(const Collective& collective, int rank) const 
       piece.latency_s *= collective.kind == CollectiveKind::all_to_all ? 1 : 0.5 + 0.5 * longer;
       piece.bytes_per_s /= wider;
     }
-    seconds = fastest_piece(pieces, bytes);
+    seconds = collective_seconds(pieces, bytes);
     cost.evidence = nearest->ranks == group.size ? nearest->provenance.evidence : Evidence::extrapolated;
   } else {
     // No curve: 85 % of the busiest tier's published bandwidth, and a hop's latency a step.

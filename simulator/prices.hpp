@@ -46,8 +46,7 @@ class Prices {
   int queue_depth() const { return calibration_.host.queue_depth; }
 
  private:
-  double gemm_seconds(double m, double n, double k, DType dtype) const;
-  double price_of_product(double m, double n, double k, DType dtype) const;
+  double product_seconds(double m, double n, double k, DType dtype) const;
   double grouped_seconds(const Kernel& kernel) const;
   SimTime gap_of(const StepProgram& program) const;
   double kernel_seconds(const Kernel& kernel) const;
@@ -56,7 +55,7 @@ class Prices {
   const ClusterSpec& cluster_;
   const StepProgram& program_;
   double sag_;
-  mutable std::map<std::array<double, 4>, double> products_;  ///< gemm_seconds by m, n, k and type
+  mutable std::map<std::array<double, 4>, double> products_;  ///< product_seconds by m, n, k and type
   SimTime kernel_gap_;
   std::array<const KernelPrice*, kernel_kind_count> by_kind_{};
   std::array<double, kernel_kind_count> interference_{};

@@ -1,0 +1,38 @@
+// How long does one kernel or collective take alone, by a calibration's rule?  The equations of planner/spec/calibration.hpp
+// as functions, so that the simulator, which predicts with them, and the fits, which determine their coefficients, mean the
+// same.  All return seconds; `sag` (>= 1) stretches what the SM clock bounds.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/base/quantity.hpp"
+#include "planner/spec/calibration.hpp"
+
+namespace plimsoll {
+
+/// C[m,n] = A[m,k] B[k,n]: t = launch + memset + max(min over tiles of waves (2 tm tn k / (rate e / SMs) + epilogue tm tn)
+/// + share B / traffic rate, B / memory rate), waves = ceil(tiles of the result / SMs), B = bytes of A, B and C.
+/// @param multiprocessors of the device, >= 1
+double gemm_seconds(const GemmPrice& price, int multiprocessors, double m, double n, double k, DType dtype,
+                    double sag = 1);
+
+/// Groups of one contraction length in one launch: t = fixed + prepare + FLOPs / (rate k / (k + half)).
+/// @param flops of all groups
+double grouped_gemm_seconds(const GroupedGemmPrice& price, std::int64_t groups, double k, double flops, double sag = 1);
+
+/// t = fixed + FLOPs / (rate s / (s + half)) by the nearest head size; backward also a time per element of q.
+/// @param batch sequences times heads; @param length query length s
+/// @param flops of this kernel (causal: half the square)
+double attention_seconds(const AttentionPrice& price, bool backward, double batch, double length, double head_dim,
+                         double flops, double sag = 1);
+
+/// t = fixed + elements * per_element + bytes / bandwidth.
+/// @param elements of the output; @param bytes read and written; @param output_bytes decides what the cache still holds
+double pointwise_seconds(const KernelPrice& price, const CachePrice& cache, double elements, double bytes,
+                         double output_bytes, double sag = 1);
+
+/// A lone collective of full size S: t = min over pieces of latency + S / bandwidth.  Infinity without pieces.
+double collective_seconds(const std::vector<CollectivePrice::Piece>& pieces, double bytes);
+
+}  // namespace plimsoll
