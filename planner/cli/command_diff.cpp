@@ -4,14 +4,12 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cmath>
-#include <map>
 #include <memory>
 
-#include "planner/account/volume.hpp"
-#include "planner/account/work.hpp"
 #include "planner/base/format.hpp"
 #include "planner/cli/commands.hpp"
 #include "planner/cli/common_inputs.hpp"
+#include "planner/cli/diff_terms.hpp"
 #include "planner/cli/in_words.hpp"
 #include "planner/cli/json_output.hpp"
 #include "planner/cli/table.hpp"
@@ -25,8 +23,6 @@ struct DiffOptions {
   InputOptions inputs;
   std::string a, b;
 };
-
-using Terms = std::vector<DiffTerm>;
 
 /// A ds_config.json has keys that no plan.json has.
 bool looks_like_ds_config(const std::string& path) {
@@ -46,62 +42,8 @@ std::optional<Inputs> load_side(InputOptions options, const std::string& path) {
   return load_scenario(options);
 }
 
-double number(Bytes bytes) { return static_cast<double>(bytes.count); }
-
-Terms memory_terms(const Ledger& a, const Ledger& b) {
-  Terms terms;
-  for (int i = 0; i < category_count; ++i) {
-    const auto c = static_cast<std::size_t>(i);
-    terms.push_back({name_of(static_cast<Category>(i)), number(a.replay.categories_at_peak[c]),
-                     number(b.replay.categories_at_peak[c])});
-  }
-  const auto add = [&](const char* name, Bytes of_a, Bytes of_b) {
-    terms.push_back({name, number(of_a), number(of_b)});
-  };
-  add("allocator_slack", a.replay.slack_at_peak, b.replay.slack_at_peak);
-  add("allocated peak", a.allocated_peak.value, b.allocated_peak.value);
-  add("reserved peak", a.reserved_peak.value, b.reserved_peak.value);
-  add("outside the framework", a.outside.total(), b.outside.total());
-  add("device peak", a.device_peak.value, b.device_peak.value);
-  add("device peak of the job", a.job_device_peak.value, b.job_device_peak.value);
-  add("margin", a.margin, b.margin);
-  add("resident between steps", a.replay.resident, b.replay.resident);
-  add("host memory of a node", a.host_per_node, b.host_per_node);
-  return terms;
-}
-
-Terms volume_terms(const Evaluation& a, const Evaluation& b) {
-  std::map<std::string, DiffTerm> sums;
-  const auto sum_up = [&](const Evaluation& side, double DiffTerm::*member) {
-    for (const VolumeRow& row : account_volume(side.program, side.rank_program(), side.scenario.cluster).rows) {
-      const std::string name = fmt::format("{} {} {}", row.kind, row.group, name_of(row.tier));
-      DiffTerm& term = sums[name];
-      term.name = name;
-      term.*member += number(row.wire);
-    }
-  };
-  sum_up(a, &DiffTerm::a);
-  sum_up(b, &DiffTerm::b);
-  Terms terms;
-  for (auto& [name, term] : sums) terms.push_back(std::move(term));
-  return terms;
-}
-
-Terms time_terms(const Evaluation& a, const Evaluation& b) {
-  const Work of_a = account_work(a.program, a.rank_program(), a.scenario.cluster);
-  const Work of_b = account_work(b.program, b.rank_program(), b.scenario.cluster);
-  const auto tokens = [](const Evaluation& side, const Work& work) {
-    return static_cast<double>(side.program.tokens_per_step_per_rank) / work.lower_bound.count;
-  };
-  return {{"compute at peak rates, s", of_a.compute_bound.count, of_b.compute_bound.count},
-          {"communication at peak rates, s", of_a.communication_bound.count, of_b.communication_bound.count},
-          {"step at least, s", of_a.lower_bound.count, of_b.lower_bound.count},
-          {"tokens/s a GPU at most", tokens(a, of_a), tokens(b, of_b)},
-          {"kernel launches", static_cast<double>(of_a.launches), static_cast<double>(of_b.launches)}};
-}
-
 /// @param divisor 2^30 for bytes in GiB, 0 for figures in their own unit
-std::string table_of(const char* title, const Terms& terms, double divisor) {
+std::string table_of(const char* title, const DiffTerms& terms, double divisor) {
   Table table({{title}, {"A", Align::right}, {"B", Align::right}, {"B - A", Align::right}, {"", Align::right}});
   for (const DiffTerm& term : terms) {
     if (term.a == 0 && term.b == 0) continue;
@@ -129,8 +71,8 @@ int diff(const DiffOptions& options) {
   const std::optional<Inputs> b = load_side(options.inputs, options.b);
   if (!a || !b) return exit_code::input;
   const Evaluation of_a = evaluate(a->scenario(), a->rank()), of_b = evaluate(b->scenario(), b->rank());
-  const Terms memory = memory_terms(of_a.ledger, of_b.ledger), volumes = volume_terms(of_a, of_b),
-              time = time_terms(of_a, of_b);
+  const DiffTerms memory = memory_terms(of_a.ledger, of_b.ledger), volumes = volume_terms(of_a, of_b),
+                  time = time_terms(of_a, of_b);
   if (options.inputs.json) {
     print(diff_json(of_a, of_b, memory, volumes, time));
     return exit_code::ok;

@@ -176,11 +176,20 @@ Recommendation recommend(const Inputs& inputs, const Calibration& calibration, c
   search.runners_up = options.top - 1;
   Progress progress("recommend");
   search.progress = [&](const SearchProgress& now) {
+    if (options.progress) return options.progress(now);
     progress.step(fmt::format("{} plans evaluated, best {:.0f} tokens/s, {} choices open", now.evaluated,
                               now.best_tokens_per_s, now.open));
   };
   const Space space(result.asked, options.global_batch);
-  result.search = search_plans(space, plan_evaluator(calibration), search);
+  const Evaluator evaluator = plan_evaluator(calibration);
+  const auto until_stopped = [&](const Scenario& scenario, double worth_s) {
+    if (!options.stop.stop_requested()) return evaluator(scenario, worth_s);
+    Evaluated refused;
+    refused.refused = true;
+    return refused;
+  };
+  result.search = search_plans(space, until_stopped, search);
+  if (options.stop.stop_requested()) return result;
   const SearchResult& found = result.search;
   if (!found.best && !found.nearest) return result;
   Scenario scenario = result.asked;

@@ -2,7 +2,9 @@
 // speaks for it against its neighbours, and the assumptions on which the choice rests.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -18,7 +20,10 @@ struct RecommendOptions {
   int top = 5;
   double budget_s = 5;
   bool accept_tight = false;
-  std::string emit;  ///< folder; empty: none
+  std::string emit;                                     ///< folder; empty: none
+  std::function<void(const SearchProgress&)> progress;  ///< empty: a line on the terminal
+  std::stop_token
+      stop;  ///< where stop is requested every further plan counts as refused, and the result is worth nothing
 };
 
 /// A plan of the list: a choice's best.

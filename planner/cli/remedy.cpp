@@ -101,7 +101,7 @@ Sets joined(Sets a, const Sets& b) {
 
 class Search {
  public:
-  explicit Search(const Inputs& inputs) : inputs_(inputs) {}
+  Search(const Inputs& inputs, std::stop_token stop) : inputs_(inputs), stop_(std::move(stop)) {}
 
   /// True when a change is found that fits; remembers the first that is tight.
   bool take(const Sets& sets) {
@@ -143,6 +143,7 @@ class Search {
 
  private:
   std::optional<Fit> try_out(const Sets& sets) {
+    if (stop_.stop_requested()) return std::nullopt;
     progress_.step(fmt::format("{}", fmt::join(sets, " ")));
     const auto scenario = inputs_.with(sets);
     if (!scenario) return std::nullopt;
@@ -150,15 +151,16 @@ class Search {
   }
 
   const Inputs& inputs_;
+  std::stop_token stop_;
   Progress progress_{"smallest change"};
   std::optional<Remedy> fits_, tight_;
 };
 
 }  // namespace
 
-std::optional<Remedy> smallest_change(const Inputs& inputs, const Evaluation& evaluation) {
+std::optional<Remedy> smallest_change(const Inputs& inputs, const Evaluation& evaluation, std::stop_token stop) {
   const Scenario& scenario = evaluation.scenario;
-  Search search(inputs);
+  Search search(inputs, std::move(stop));
   for (const Sets& sets : single_changes(evaluation))
     if (search.take(sets)) return search.best();
   const int world = scenario.plan.world_size;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct Remedy {
 
 /// The first change after which the verdict is `fits`, else the first after which it is `tight`; nothing if none of them is
 /// enough.
-std::optional<Remedy> smallest_change(const Inputs& inputs, const Evaluation& evaluation);
+/// @param stop where it is requested no further change is tried, and the result is worth nothing
+std::optional<Remedy> smallest_change(const Inputs& inputs, const Evaluation& evaluation, std::stop_token stop = {});
 
 }  // namespace plimsoll

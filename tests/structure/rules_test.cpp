@@ -22,6 +22,7 @@ TEST(Arrows, MayPointDown) {
   EXPECT_THAT(check_arrows(source("planner/cli/a.cpp", "#include \"simulator/simulate.hpp\"")), IsEmpty());
   EXPECT_THAT(check_arrows(source("simulator/a.cpp", "#include \"planner/account/ledger.hpp\"")), IsEmpty());
   EXPECT_THAT(check_arrows(source("runtime/cli/a.cpp", "#include \"planner/spec/plan.hpp\"")), IsEmpty());
+  EXPECT_THAT(check_arrows(source("gui/a.cpp", "#include \"planner/cli/evaluate.hpp\"")), IsEmpty());
 }
 
 TEST(Arrows, MayNotPointUpOrSideways) {

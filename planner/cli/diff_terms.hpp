@@ -1,0 +1,19 @@
+// In which terms do two plans differ?  Memory at the peak, bytes on the wire, and time, term by term, for two evaluations.
+#pragma once
+
+#include <vector>
+
+#include "planner/cli/json_output.hpp"
+
+namespace plimsoll {
+
+using DiffTerms = std::vector<DiffTerm>;
+
+/// Bytes: the categories at the peak, then the peaks, the margin and the host.
+DiffTerms memory_terms(const Ledger& a, const Ledger& b);
+/// Bytes sent by one GPU in a step, by collective, group and tier.
+DiffTerms volume_terms(const Evaluation& a, const Evaluation& b);
+/// Lower bounds from peak rates; each term's name ends in its unit.
+DiffTerms time_terms(const Evaluation& a, const Evaluation& b);
+
+}  // namespace plimsoll
