@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "planner/account/tight.hpp"
+
 namespace plimsoll {
 
 const char* name_of(Verdict verdict) {
@@ -18,9 +20,6 @@ const char* name_of(Verdict verdict) {
 }
 
 namespace {
-
-/// Less room than this is called tight: what fragments differently from run to run.
-constexpr double tight_share = 0.03;
 
 struct Reach {
   Interval allocated, reserved, job;

@@ -11,9 +11,12 @@
 #include <array>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "planner/account/tight.hpp"
 #include "planner/cli/evaluate.hpp"
+#include "planner/search/short_model.hpp"
 #include "planner/step/build_step.hpp"
 #include "planner/step/layers/routing.hpp"
 #include "simulator/timeline.hpp"
@@ -21,16 +24,19 @@
 namespace plimsoll {
 namespace {
 
-/// Kernels that layers launch and engines never do, for no such kernel of a layer depends on the engine; in the forward,
-/// where engines only gather, also those that both launch.
-bool is_layers_own(const Kernel& kernel, Issuer issuer) {
+/// Kernels that layers launch in each micro-batch, whatever engine runs them.  Of the kinds that engines launch too, those
+/// whose role is a layer's alone.
+bool is_layers_own(const Kernel& kernel, std::string_view role) {
+  constexpr std::string_view roles[] = {
+      "norm input in fp32",    "norm square",      "normalised",   "silu(gate) up", "logits in fp32", "cast gradient",
+      "gradient of a product", "sum of gradients", "pow backward", "weighted rows", "combine buffer"};
   switch (kernel.kind) {
     case KernelKind::vectorized:
-    case KernelKind::upcast: return issuer == Issuer::forward;
-    case KernelKind::fill:
+    case KernelKind::upcast:
+    case KernelKind::mixed_mul:
+    case KernelKind::fill: return std::find(std::begin(roles), std::end(roles), role) != std::end(roles);
     case KernelKind::upcast_fp64:
     case KernelKind::scalar_tensor_mul:
-    case KernelKind::mixed_mul:
     case KernelKind::unscale:
     case KernelKind::flat_copy:
     case KernelKind::reduce_norm:
@@ -61,28 +67,46 @@ double with_sag(double plain, double sagged, double matrix, const GemmPrice& gem
   return low;
 }
 
-/// Time of the layers' own kernels in one micro-batch, on the device and on the host that launches them: whatever engine
-/// runs these layers, its step takes at least the longer of both for each micro-batch.
-double floor_of(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration) {
+/// Work of the host in each micro-batch that depends neither on the sizes of buckets nor on how gathers are joined.
+bool is_of_each_micro_batch(HostWorkKind kind) {
+  return kind != HostWorkKind::collective_issue && kind != HostWorkKind::optimizer_parameter &&
+         kind != HostWorkKind::cpu_adam;
+}
+
+/// What each micro-batch takes at least, whatever the engine does around its layers.
+struct Floor {
+  double step_s = 0;  ///< the longer of device and host
+  double host_s = 0;
+};
+
+/// Time of the layers' own kernels in one micro-batch, on the device and on the host that launches them and runs the hooks.
+/// @param stands_for how many layers each layer counts for; empty: one each, and no hooks
+Floor floor_of(const StepProgram& program, std::uint16_t micro_batch, const ClusterSpec& cluster,
+               const Calibration& calibration, const std::vector<std::int64_t>& stands_for) {
   const RankProgram& rank = program.classes.front().program;
   const Prices prices(calibration, cluster, program, 1), sagging(calibration, cluster, program, calibration.gemm.sag);
   const SimTime gap = to_sim(std::min(calibration.host.kernel_gap_s, calibration.host.kernel_gap_streams_s));
   SimTime device = 0, sagged = 0, matrix = 0, host = 0;
   for (OpId id = rank.steady_first; id < rank.steady_end; ++id) {
     const Op& op = rank.ops[id];
+    if (op.micro_batch != micro_batch || op.issuer == Issuer::optimizer) continue;
+    const SimTime times = op.layer >= 0 && !stands_for.empty() ? stands_for[static_cast<std::size_t>(op.layer)] : 1;
+    const auto* work = std::get_if<HostWork>(&op.action);
+    if (work != nullptr && !stands_for.empty() && is_of_each_micro_batch(work->kind))
+      host += times * prices.host_work(*work);
     const auto* compute = std::get_if<Compute>(&op.action);
-    if (compute == nullptr || op.micro_batch != 0 || op.issuer == Issuer::optimizer) continue;
+    if (compute == nullptr) continue;
     const Kernel& kernel = rank.kernels[compute->kernel];
-    if (!is_layers_own(kernel, op.issuer)) continue;
+    if (!is_layers_own(kernel, op.role)) continue;
     const SimTime alone = prices.kernel(kernel);
-    device += alone + gap * kernel.launches;
-    sagged += sagging.kernel(kernel) + gap * kernel.launches;
-    if (kernel.flops().count > 0) matrix += alone;
-    host += prices.launch(op.issuer, kernel.kind) * kernel.launches;
+    device += times * (alone + gap * kernel.launches);
+    sagged += times * (sagging.kernel(kernel) + gap * kernel.launches);
+    if (kernel.flops().count > 0) matrix += times * alone;
+    host += times * prices.launch(op.issuer, kernel.kind) * kernel.launches;
   }
   const double on_device =
       with_sag(to_seconds(device - gap), to_seconds(sagged - gap), to_seconds(matrix), calibration.gemm);
-  return std::max(on_device, to_seconds(host));
+  return {std::max(on_device, to_seconds(host)), to_seconds(host)};
 }
 
 /// The work of each lane on its own, and of the host: no clock is needed to know that a step takes at least the longest.
@@ -206,14 +230,17 @@ Evaluated evaluate_plan(const Scenario& scenario, double worth_s, const Calibrat
   const int rank = first_rank(scenario);
   const std::int64_t accumulation = scenario.plan.gradient_accumulation;
   LedgerContext context = ledger_context(scenario);
-  // One micro-batch takes a third of the time to lay out, and is enough for most.
-  Scenario once = scenario;
-  once.plan.gradient_accumulation = 1;
-  StepProgram program = build_step(once, rank);
-  evaluated.floor_s = floor_of(program, scenario.cluster, calibration);
-  evaluated.least_memory = live_at_least(program, context);
-  evaluated.step_time_s = evaluated.floor_s * static_cast<double>(accumulation);
-  if (is_beyond(evaluated.least_memory, context, evaluated) || evaluated.step_time_s > worth_s) return evaluated;
+  StepProgram program;
+  // Where no short model has told: one micro-batch takes a third of the time to lay out, and is enough for most.
+  if (accumulation == 1 || !shorten(scenario)) {
+    Scenario once = scenario;
+    once.plan.gradient_accumulation = 1;
+    program = build_step(once, rank);
+    evaluated.floor_s = floor_of(program, 0, scenario.cluster, calibration, {}).step_s;
+    evaluated.least_memory = live_at_least(program, context);
+    evaluated.step_time_s = evaluated.floor_s * static_cast<double>(accumulation);
+    if (is_beyond(evaluated.least_memory, context, evaluated) || evaluated.step_time_s > worth_s) return evaluated;
+  }
   if (accumulation > 1) {
     program = build_step(scenario, rank);
     const Bytes live = live_at_least(program, context);
@@ -240,6 +267,59 @@ Evaluated evaluate_plan(const Scenario& scenario, double worth_s, const Calibrat
     enter(make_ledger(program.classes.front().program, context), evaluated);
   }
   return evaluated;
+}
+
+/// CPU Adam's part of a step.
+double host_adam_s(const StepProgram& program, const Prices& prices) {
+  const RankProgram& rank = program.classes.front().program;
+  SimTime sum = 0;
+  for (OpId id = rank.steady_first; id < rank.steady_end; ++id) {
+    const auto* work = std::get_if<HostWork>(&rank.ops[id].action);
+    if (work != nullptr && work->kind == HostWorkKind::cpu_adam) sum += prices.host_work(*work);
+  }
+  return to_seconds(sum);
+}
+
+/// A plan whose tensors are at least so large fits, and not only tightly, on a device of at least so many bytes
+/// (planner/account/ledger.hpp).
+Bytes least_to_fit(Bytes live, const LedgerContext& context) {
+  const Bytes outside = context.outside.total();
+  const auto scaled = [](Bytes bytes, double factor) {
+    return Bytes(static_cast<std::int64_t>(static_cast<double>(bytes.count) * factor));
+  };
+  return std::max(scaled(outside + live, 1 / (1 - tight_share)), outside + scaled(live, 1 + context.reserved_margin));
+}
+
+Outline memory_outline(const Shortened& shortened, const Scenario& scenario, const Calibration& calibration) {
+  const int rank = first_rank(scenario);
+  const StepProgram few = build_step(shortened.few, rank), more = build_step(shortened.more, rank);
+  const LedgerContext context = ledger_context(scenario);
+  const Bytes live = least_live(few.classes.front().program, more.classes.front().program, shortened.left_out);
+  Outline outline;
+  outline.least_memory = live + context.outside.total();
+  outline.least_to_fit = least_to_fit(live, context);
+  const Prices prices(calibration, scenario.cluster, few, 1);
+  const double adam = host_adam_s(few, prices);
+  outline.optimizer_s = adam + (host_adam_s(more, prices) - adam) * static_cast<double>(shortened.left_out);
+  return outline;
+}
+
+/// The time of the layers from a few of them; or the memory of the whole from two shorter models.
+Outline outline_of(const Scenario& scenario, bool of_memory, const Calibration& calibration) {
+  std::optional<Shortened> shortened = shorten(scenario);
+  if (!shortened) return {};
+  if (of_memory) return memory_outline(*shortened, scenario, calibration);
+  // The first and the last micro-batch of a step have some work of their own, and need not be the same one.
+  shortened->few.plan.gradient_accumulation = 2;
+  const StepProgram few = build_step(shortened->few, first_rank(scenario));
+  const auto of = [&](std::uint16_t micro_batch) {
+    return floor_of(few, micro_batch, scenario.cluster, calibration, shortened->stands_for);
+  };
+  const Floor first = of(0), last = of(1);
+  Outline outline;
+  outline.floor_s = std::min(first.step_s, last.step_s);
+  outline.host_floor_s = std::min(first.host_s, last.host_s);
+  return outline;
 }
 
 /// The highest bus bandwidth of any measured curve over the published bandwidth of its tier; at least 1.
@@ -276,6 +356,9 @@ SearchOptions search_options(const Calibration& calibration, const ClusterSpec& 
   // Spreading the optimizer over more micro-batches raises the share of matrix work, and clocks sag more: by
   // (sag - 1) / (full - from) a unit of that share, so that time still falls as long as that times `from` is below 1.
   const GemmPrice& gemm = calibration.gemm;
+  options.outline = [&calibration](const Scenario& scenario, bool of_memory) {
+    return outline_of(scenario, of_memory, calibration);
+  };
   options.accumulation_bounds = (gemm.sag - 1) * gemm.sag_from < gemm.sag_full - gemm.sag_from;
   return options;
 }

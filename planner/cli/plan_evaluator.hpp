@@ -11,7 +11,8 @@ namespace plimsoll {
 /// @param calibration must outlive it
 Evaluator plan_evaluator(const Calibration& calibration);
 
-/// What the prices of a calibration allow a search to assume.
+/// What the prices of a calibration allow a search to assume, and outlines from short models.
+/// @param calibration must outlive them
 SearchOptions search_options(const Calibration& calibration, const ClusterSpec& cluster);
 
 }  // namespace plimsoll

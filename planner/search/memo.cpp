@@ -23,7 +23,7 @@ int share_recomputed(int every) { return every == 0 ? 0 : 1000 / every; }
 }  // namespace
 
 Memo::Memo(const Space& space, const SearchOptions& options)
-    : space_(space), options_(options), sizes_(space.choices().size()) {
+    : space_(space), options_(options), outlines_(space.choices().size()), sizes_(space.choices().size()) {
   list_relatives();
   list_savers();
 }
@@ -32,8 +32,13 @@ Memo::Memo(const Space& space, const SearchOptions& options)
 void Memo::list_savers() {
   const auto& choices = space_.choices();
   savers_.resize(choices.size());
+  outlined_as_.resize(choices.size());
   for (std::uint32_t i = 0; i < choices.size(); ++i) {
     const Choice& choice = choices[i];
+    // Short models take the least buckets and gathers, whatever the plan has.
+    Choice plain = choice;
+    plain.small_buckets = plain.small_gathers = false;
+    outlined_as_[i] = space_.index_of(plain).value_or(i);
     for (const bool buckets : {false, true}) {
       for (const bool gathers : {false, true}) {
         if (buckets < choice.small_buckets || gathers < choice.small_gathers) continue;
@@ -66,7 +71,35 @@ Bytes Memo::least_memory(const CandidateId& id) const {
     least = std::max(least, extrapolated(sizes_[saver][0], micro));
     if (id.accumulation >= 3) least = std::max(least, extrapolated(sizes_[saver][1], micro));
   }
-  return least;
+  return std::max(least, known_up_to(outlines_[outlined_as_[id.choice]].live[kind_of(id)], micro));
+}
+
+/// Of the largest micro-batch that is known and not above: larger ones take no less.
+Bytes Memo::known_up_to(const Sizes& sizes, std::int64_t micro_batch) {
+  const auto after = sizes.upper_bound(micro_batch);
+  return after == sizes.begin() ? Bytes(0) : std::prev(after)->second;
+}
+
+Bytes Memo::least_to_fit(const CandidateId& id) const {
+  return known_up_to(outlines_[outlined_as_[id.choice]].to_fit[kind_of(id)], space_.micro_batches()[id.micro]);
+}
+
+bool Memo::knows_outline(const CandidateId& id) const {
+  return outlines_[outlined_as_[id.choice]].live[kind_of(id)].count(space_.micro_batches()[id.micro]) != 0;
+}
+
+void Memo::add_floor(const CandidateId& id, const Outline& outline) {
+  Floor& floor = floors_[layers_of(id)];
+  floor.step_s = std::max(floor.step_s, outline.floor_s);
+  floor.host_s = std::max(floor.host_s, outline.host_floor_s);
+}
+
+void Memo::add_memory(const CandidateId& id, const Outline& outline) {
+  Outlined& outlined = outlines_[outlined_as_[id.choice]];
+  const std::int64_t micro = space_.micro_batches()[id.micro];
+  outlined.live[kind_of(id)][micro] = outline.least_memory;
+  outlined.to_fit[kind_of(id)][micro] = outline.least_to_fit;
+  outlined.optimizer_s = std::max(outlined.optimizer_s, outline.optimizer_s);
 }
 
 void Memo::list_relatives() {
@@ -91,8 +124,10 @@ void Memo::list_relatives() {
 }
 
 Memo::Layers Memo::layers_of(const CandidateId& id) const {
-  const Choice& choice = space_.choices()[id.choice];
-  return {choice.experts, choice.leaf, choice.expert_parallel, choice.recompute_every, id.micro};
+  Choice choice = space_.choices()[id.choice];
+  choice.world = choice.expert_parallel;  // the least that it can be
+  choice.small_buckets = choice.small_gathers = false;
+  return {choice, id.micro};
 }
 
 void Memo::add(const CandidateId& id, const Evaluated& evaluated) {
@@ -101,7 +136,7 @@ void Memo::add(const CandidateId& id, const Evaluated& evaluated) {
   if (evaluated.least_memory.count > 0) sizes_[id.choice][0][micro] = evaluated.least_memory;
   if (evaluated.least_accumulating.count > 0) sizes_[id.choice][1][micro] = evaluated.least_accumulating;
   if (evaluated.floor_s <= 0) return;
-  double& floor = floors_.try_emplace(layers_of(id), 0).first->second;
+  double& floor = floors_[layers_of(id)].step_s;
   floor = std::max(floor, evaluated.floor_s);
 }
 
@@ -114,8 +149,11 @@ const Evaluated* Memo::find(const CandidateId& id) const {
 Lower Memo::with_same_accumulation(const CandidateId& id, double closed_form) const {
   Lower lower{closed_form, nullptr};
   const auto floor = floors_.find(layers_of(id));
-  if (floor != floors_.end())
-    lower.step_s = std::max(lower.step_s, floor->second * static_cast<double>(id.accumulation));
+  if (floor != floors_.end()) {
+    const auto micro_batches = static_cast<double>(id.accumulation);
+    const double on_host = floor->second.host_s * micro_batches + outlines_[outlined_as_[id.choice]].optimizer_s;
+    lower.step_s = std::max({lower.step_s, floor->second.step_s * micro_batches, on_host});
+  }
   const auto take = [&](std::uint32_t choice, const char* reason) {
     const Evaluated* known = find({choice, id.micro, id.accumulation});
     if (known == nullptr || known->step_time_s < lower.step_s) return;

@@ -4,8 +4,8 @@
 
 #include <array>
 #include <map>
-#include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "planner/search/search.hpp"
@@ -39,6 +39,8 @@ class Memo {
   Memo(const Space& space, const SearchOptions& options);
 
   void add(const CandidateId& id, const Evaluated& evaluated);
+  void add_floor(const CandidateId& id, const Outline& outline);
+  void add_memory(const CandidateId& id, const Outline& outline);
   const Evaluated* find(const CandidateId& id) const;
   const std::unordered_map<CandidateId, Evaluated, CandidateHash>& all() const { return evaluated_; }
 
@@ -47,11 +49,20 @@ class Memo {
   Lower lower(const CandidateId& id, double closed_form) const;
   /// Its device memory is at least so much; 0: nothing is known.
   Bytes least_memory(const CandidateId& id) const;
+  /// Where its device has less memory than that it fits only tightly, if at all; 0: nothing is known.
+  Bytes least_to_fit(const CandidateId& id) const;
+  /// True if its layers' own time is known.
+  bool knows_floor(const CandidateId& id) const { return floors_.count(layers_of(id)) != 0; }
+  /// True if the memory of its short models is known.
+  bool knows_outline(const CandidateId& id) const;
+  /// Candidates of equal kind of the same choice differ in their micro-batch only, as far as memory is outlined.
+  static std::size_t kind_of(const CandidateId& id) { return id.accumulation >= 3 ? 1 : 0; }
   /// Micro-batches of the choice whose live tensors are known.
   std::size_t known_sizes(std::uint32_t choice) const { return sizes_[choice][0].size(); }
 
  private:
-  using Layers = std::tuple<MoeImplementation, bool, int, int, std::uint16_t>;
+  /// All that decides what runs in each micro-batch: the choice without its number of GPUs and its buckets, and the size.
+  using Layers = std::pair<Choice, std::uint16_t>;
   Layers layers_of(const CandidateId& id) const;
   Lower with_same_accumulation(const CandidateId& id, double closed_form) const;
   void list_relatives();
@@ -66,12 +77,22 @@ class Memo {
   const Space& space_;
   const SearchOptions& options_;
   std::unordered_map<CandidateId, Evaluated, CandidateHash> evaluated_;
-  std::map<Layers, double> floors_;
+  struct Floor {
+    double step_s = 0, host_s = 0;
+  };
+  std::map<Layers, Floor> floors_;
   std::vector<std::vector<Relative>> relatives_;    ///< by choice
   std::vector<std::vector<std::uint32_t>> savers_;  ///< by choice: itself and those whose tensors are no more
   /// Live tensors by micro-batch.
   using Sizes = std::map<std::int64_t, Bytes>;
   static Bytes extrapolated(const Sizes& sizes, std::int64_t micro_batch);
+  struct Outlined {
+    std::array<Sizes, 2> live, to_fit;  ///< by kind, from short models: no more than the truth
+    double optimizer_s = 0;
+  };
+  static Bytes known_up_to(const Sizes& sizes, std::int64_t micro_batch);
+  std::vector<std::uint32_t> outlined_as_;   ///< by choice: the one whose outlines it shares
+  std::vector<Outlined> outlines_;           ///< by choice
   std::vector<std::array<Sizes, 2>> sizes_;  ///< by choice: with one micro-batch a step, with three or more
 };
 

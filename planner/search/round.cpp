@@ -1,13 +1,15 @@
 // The loop of a branch and bound (planner/search/round.hpp).
 //
 // The queue holds choices by the least lower bound of their undecided candidates.  The first is taken, its candidates
-// are judged by what is known by now, and if any is left one micro-batch of it is evaluated.  Several choices
-// are taken at once, one a thread, and their results are entered in order, so that the answer does not depend on timing.
+// are judged by what is known by now.  If any is left, short models tell the time of its layers and up to which micro-batch
+// there may be room; if any is left then, one micro-batch of it is evaluated.  Several choices are taken at once, and their
+// results are entered in order, so that the answer does not depend on timing.
 #include "planner/search/round.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <set>
 #include <thread>
 
 namespace plimsoll {
@@ -23,10 +25,11 @@ constexpr const char* states = "parameters and optimizer states alone exceed the
 constexpr const char* activations = "states and what a micro-batch keeps for its backward exceed the GPU's memory";
 constexpr const char* host = "what is offloaded exceeds the node's memory";
 constexpr const char* smaller =
-    "its tensors alone exceed the GPU, by those of smaller micro-batches or thriftier plans";
+    "its tensors alone exceed the GPU, by those of smaller micro-batches, shorter models or thriftier plans";
 constexpr const char* device_breaks = "evaluated: it does not fit the GPU";
 constexpr const char* host_breaks = "evaluated: it does not fit the node's memory";
 constexpr const char* tight = "evaluated: it fits only tightly";
+constexpr const char* tight_at_best = "its tensors leave so little of the GPU's memory that it fits tightly at best";
 constexpr const char* bound = "a plan already found is faster than its bound";
 constexpr const char* slower = "evaluated: its step takes longer than that of the best plan";
 constexpr const char* illegal = "refused for the size of its batch";
@@ -60,8 +63,14 @@ RoundResult Round::run() {
   while (true) {
     std::vector<Task> tasks = next_tasks();
     if (tasks.empty()) break;
-    evaluate(tasks);
+    work(tasks);
     for (Task& task : tasks) {
+      for (const Outlined& found : task.outlined) {
+        if (task.by_micro.empty())
+          context_.memo.add_floor(found.id, found.outline);
+        else
+          context_.memo.add_memory(found.id, found.outline);
+      }
       for (std::size_t i = 0; i < task.ids.size(); ++i) context_.memo.add(task.ids[i], task.results[i]);
     }
     for (Task& task : tasks) {
@@ -185,10 +194,17 @@ void Round::settle(Open& open, const CandidateId& id, const Evaluated& evaluated
   exclude(evaluated.host_breaks ? reason::host_breaks : reason::device_breaks);
 }
 
-/// By what is known of smaller micro-batches, and of choices that save more.
-bool Round::has_no_room(const CandidateId& id) const {
+Bytes Round::room() const {
   const Bytes capacity = context_.space.asked().cluster.device.memory;
-  return context_.memo.least_memory(id) > (limit_.caps_peak ? std::min(capacity, limit_.device_memory) : capacity);
+  return limit_.caps_peak ? std::min(capacity, limit_.device_memory) : capacity;
+}
+
+/// By what is known of smaller micro-batches, of choices that save more, and of short models.
+bool Round::has_no_room(const CandidateId& id) const { return context_.memo.least_memory(id) > room(); }
+
+/// It may fit tightly, which is not asked for.
+bool Round::is_tight_at_best(const CandidateId& id) const {
+  return !limit_.accept_tight && context_.memo.least_to_fit(id) > context_.space.asked().cluster.device.memory;
 }
 
 /// True if the candidate needs no evaluation; else its lower bound.
@@ -204,6 +220,10 @@ bool Round::decide(Open& open, const CandidateId& id, double& lower) {
   }
   if (has_no_room(id)) {
     exclude(reason::smaller);
+    return true;
+  }
+  if (is_tight_at_best(id)) {
+    exclude(reason::tight_at_best);
     return true;
   }
   const std::int64_t micro = context_.space.micro_batches()[id.micro];
@@ -232,7 +252,7 @@ bool Round::refresh(Open& open) {
   return !open.live.empty();
 }
 
-/// One micro-batch of the choice: the two smallest, from which the memory of the others follows; then the largest that may
+/// One micro-batch of the choice: where short models tell what has room, the one with the least bound; else the two smallest, from which the memory of the others follows; then the largest that may
 /// fit, since large micro-batches are fast; then the one with the least bound.
 std::vector<CandidateId> Round::choose(const Open& open) const {
   std::uint16_t smallest = open.live.front().micro, largest = 0, fastest = smallest;
@@ -247,7 +267,8 @@ std::vector<CandidateId> Round::choose(const Open& open) const {
     least = std::min(least, lower);
   }
   const bool above = static_cast<int>(largest) > open.fits_up_to;
-  const std::uint16_t micro = context_.memo.known_sizes(open.choice) < 2 ? smallest : above ? largest : fastest;
+  std::uint16_t micro = context_.memo.known_sizes(open.choice) < 2 ? smallest : above ? largest : fastest;
+  if (context_.options.outline) micro = fastest;
   std::vector<CandidateId> ids;
   for (const CandidateId& id : open.live)
     if (id.micro == micro) ids.push_back(id);
@@ -272,41 +293,85 @@ std::vector<Round::Task> Round::next_tasks() {
       continue;
     }
     Task task;
-    task.ids = choose(open);
     task.open = std::move(open);
+    if (!plan_outlines(task)) task.ids = choose(task.open);
     tasks.push_back(std::move(task));
   }
   return tasks;
 }
 
-void Round::evaluate(std::vector<Task>& tasks) const {
+/// True if short models are to be laid out before anything of the choice is evaluated.
+bool Round::plan_outlines(Task& task) const {
+  if (!context_.options.outline) return false;
+  std::set<std::uint16_t> asked;
+  for (const CandidateId& id : task.open.live)
+    if (!context_.memo.knows_floor(id) && asked.insert(id.micro).second) task.floors.push_back(id);
+  if (!task.floors.empty()) return true;
+  for (const std::size_t kind : {1, 0}) {
+    std::map<std::uint16_t, CandidateId> by_micro;
+    for (const CandidateId& id : task.open.live)
+      if (Memo::kind_of(id) == kind) by_micro.try_emplace(id.micro, id);
+    if (by_micro.empty() || context_.memo.knows_outline(by_micro.rbegin()->second)) continue;
+    for (const auto& [micro, id] : by_micro) task.by_micro.push_back(id);
+    return true;
+  }
+  return false;
+}
+
+/// Halves the micro-batches until the largest with room is known: what they take grows.
+void Round::outline(Task& task) const {
   const Space& space = context_.space;
+  Scenario scenario{space.asked().model, space.asked().cluster, {}};
+  const auto find = [&](const CandidateId& id, bool of_memory) {
+    scenario.plan = space.plan(space.choices()[id.choice], space.micro_batches()[id.micro], id.accumulation);
+    task.outlined.push_back({id, {}});
+    if (space.is_legal(scenario.plan)) task.outlined.back().outline = context_.options.outline(scenario, of_memory);
+    const Outline& found = task.outlined.back().outline;
+    const bool tight_at_best = !limit_.accept_tight && found.least_to_fit > space.asked().cluster.device.memory;
+    return found.least_memory <= room() && !tight_at_best;
+  };
+  for (const CandidateId& id : task.floors) find(id, false);
+  std::size_t first = 0, end = task.by_micro.size();  // all before `first` have room, all from `end` on have none
+  while (first < end) {
+    const std::size_t middle = (first + end) / 2;
+    if (find(task.by_micro[middle], true))
+      first = middle + 1;
+    else
+      end = middle;
+  }
+}
+
+void Round::evaluate(Task& task, double best) const {
+  const Space& space = context_.space;
+  Scenario scenario{space.asked().model, space.asked().cluster, {}};
+  for (const CandidateId& id : task.ids) {
+    scenario.plan = space.plan(space.choices()[id.choice], space.micro_batches()[id.micro], id.accumulation);
+    if (!space.is_legal(scenario.plan)) {
+      task.results.emplace_back().refused = true;
+      continue;
+    }
+    const double worth = best / seconds_per_token(space, id, 1);
+    task.results.push_back(context_.evaluate(scenario, worth));
+  }
+}
+
+void Round::work(std::vector<Task>& tasks) const {
   const double best = result_.best ? result_.best_seconds_per_token : std::numeric_limits<double>::infinity();
   std::vector<std::exception_ptr> failures(tasks.size());
   std::atomic<std::size_t> next{0};
-  const auto run = [&](std::size_t index) {
-    Task& task = tasks[index];
-    try {
-      Scenario scenario{space.asked().model, space.asked().cluster, {}};
-      for (const CandidateId& id : task.ids) {
-        scenario.plan = space.plan(space.choices()[id.choice], space.micro_batches()[id.micro], id.accumulation);
-        if (!space.is_legal(scenario.plan)) {
-          task.results.emplace_back().refused = true;
-          continue;
-        }
-        const double worth = best / seconds_per_token(space, id, 1);
-        task.results.push_back(context_.evaluate(scenario, worth));
+  const auto run = [&] {
+    for (std::size_t index = next++; index < tasks.size(); index = next++) {
+      try {
+        outline(tasks[index]);
+        evaluate(tasks[index], best);
+      } catch (...) {
+        failures[index] = std::current_exception();
       }
-    } catch (...) {
-      failures[index] = std::current_exception();
     }
   };
-  const auto work = [&] {
-    for (std::size_t index = next++; index < tasks.size(); index = next++) run(index);
-  };
   std::vector<std::thread> threads;
-  for (int i = 1; i < context_.options.threads; ++i) threads.emplace_back(work);
-  work();
+  for (int i = 1; i < context_.options.threads; ++i) threads.emplace_back(run);
+  run();
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& failure : failures)
     if (failure) std::rethrow_exception(failure);

@@ -58,9 +58,17 @@ class Round {
     int fits_up_to = -1;     ///< largest micro-batch index found to fit
     int closed_form_to = 0;  ///< from this index on closed forms exclude all
   };
-  /// Candidates of one choice and micro-batch that are evaluated together.
+  struct Outlined {
+    CandidateId id;
+    Outline outline;
+  };
+  /// What one thread does for a choice: its layers' time at each micro-batch is found on short models; or the largest
+  /// micro-batch of a kind of candidates for which they have room; or candidates of one micro-batch are evaluated.
   struct Task {
     Open open;
+    std::vector<CandidateId> floors;
+    std::vector<CandidateId> by_micro;  ///< of one kind, ascending
+    std::vector<Outlined> outlined;
     std::vector<CandidateId> ids;
     std::vector<Evaluated> results;
   };
@@ -76,10 +84,15 @@ class Round {
   bool refresh(Open& open);
   bool decide(Open& open, const CandidateId& id, double& lower);
   bool has_no_room(const CandidateId& id) const;
+  bool is_tight_at_best(const CandidateId& id) const;
   void settle(Open& open, const CandidateId& id, const Evaluated& evaluated);
+  bool plan_outlines(Task& task) const;
+  void outline(Task& task) const;
+  Bytes room() const;
   std::vector<CandidateId> choose(const Open& open) const;
   std::vector<Task> next_tasks();
-  void evaluate(std::vector<Task>& tasks) const;
+  void work(std::vector<Task>& tasks) const;
+  void evaluate(Task& task, double best) const;
   void close_rest();
   bool fits(const Evaluated& evaluated) const;
   bool is_beaten(double seconds_per_token, const CandidateId& id) const;

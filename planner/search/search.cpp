@@ -233,8 +233,10 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
                        after(share_of_the_best * options.budget_s),
                        after(1.5 * options.budget_s)};
   RoundLimit limit{0, space.asked().cluster.device.memory, false, options.accept_tight};
-  look_for_a_first_plan(context, limit, after(share_of_a_first_plan * options.budget_s));
-  look_without_accumulation(context, limit, after(share_without_accumulation * options.budget_s));
+  if (!options.outline) {
+    look_for_a_first_plan(context, limit, after(share_of_a_first_plan * options.budget_s));
+    look_without_accumulation(context, limit, after(share_without_accumulation * options.budget_s));
+  }
   RoundResult round = Round(context, limit).run();
   if (!round.best && !limit.accept_tight) {
     limit.accept_tight = true;

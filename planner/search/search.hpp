@@ -3,8 +3,9 @@
 // A candidate is never evaluated if it cannot be the answer:
 //   memory   closed forms (planner/search/bounds.hpp); or the live tensors P(m) of smaller micro-batches m of the same choice,
 //            or of one that saves more.  Each tensor is affine in m, so that P, the highest of their sums, is convex:
-//            P(m) >= P(b) + (P(b) - P(a)) (m - b) / (b - a) for a < b < m
-//   time     lower(c) = max of: closed forms; the layers' own work, measured on any evaluated plan with the same layers; the
+//            P(m) >= P(b) + (P(b) - P(a)) (m - b) / (b - a) for a < b < m; or the live tensors of the same plan for a model of
+//            few layers, scaled (planner/search/short_model.hpp)
+//   time     lower(c) = max of: closed forms; the layers' own work, from the same layers of any plan, or of a few of them; the
 //            time of an evaluated relative, which does a part of what c does (no recomputation, no offload) or spreads the
 //            optimizer over more micro-batches.  c is discarded if lower(c) is not below the best time found.
 // Everything else is evaluated, so that the answer equals that of evaluating all; a search that runs out of time says so and
@@ -45,6 +46,21 @@ struct Evaluated {
 /// @param worth_s a step that takes longer need not be judged
 using Evaluator = std::function<Evaluated(const Scenario& scenario, double worth_s)>;
 
+/// What is known of a plan without laying out its whole program (planner/search/short_model.hpp); 0: nothing.
+struct Outline {
+  // Asked for the time of the layers, which is the same for any accumulation:
+  double floor_s = 0;       ///< as in Evaluated
+  double host_floor_s = 0;  ///< the host's part of it
+  // Asked for memory:
+  Bytes least_memory;      ///< as in Evaluated, of the plan as it is
+  Bytes least_to_fit;      ///< a device with less memory does not hold it, or only tightly
+  double optimizer_s = 0;  ///< the host's own work on the optimizer in a step, beside that on micro-batches
+};
+
+/// Must be safe to call from several threads.
+/// @param of_memory else of time
+using Outliner = std::function<Outline(const Scenario& scenario, bool of_memory)>;
+
 struct SearchProgress {
   std::int64_t evaluated = 0;
   double best_tokens_per_s = 0;  ///< of the whole job; 0: none yet
@@ -60,6 +76,7 @@ struct SearchOptions {
   bool relatives_bound = true;
   /// An optimizer step of more micro-batches takes no more time a token: T(g) >= T(h) g / h for g < h.
   bool accumulation_bounds = false;
+  Outliner outline;        ///< none: every bound comes from closed forms and evaluations
   int runners_up = 4;      ///< choices beside the best whose best plan is to be judged too
   bool want_front = true;  ///< use what is left of the budget for the front
   std::function<void(const SearchProgress&)> progress;

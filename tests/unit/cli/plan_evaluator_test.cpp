@@ -18,9 +18,9 @@ constexpr double endless = std::numeric_limits<double>::infinity();
 
 class PlanEvaluator : public testing::Test {
  protected:
-  Scenario scenario(const std::vector<std::string>& sets, double gibibytes = 141) const {
+  Scenario scenario(const std::vector<std::string>& sets, double gibibytes = 141, bool deep = false) const {
     InputOptions options;
-    options.model = model.path();
+    options.model = deep ? deep_model.path() : model.path();
     options.cluster = "2xh200";
     options.sets = sets;
     Scenario result = Inputs(options).scenario();
@@ -60,7 +60,15 @@ class PlanEvaluator : public testing::Test {
     EXPECT_EQ(write_plan_json(found.best->plan), plan);
   }
 
+  /// With more layers: long enough to be judged by a few of them.
+  static std::string with_eight_layers() {
+    std::string text = test::small_model;
+    const std::string layers = "\"num_hidden_layers\": 2";
+    return text.replace(text.find(layers), layers.size(), "\"num_hidden_layers\": 8");
+  }
+
   test::TemporaryFile model{test::small_model};
+  test::TemporaryFile deep_model{with_eight_layers()};
   Calibration calibration = *load_calibration("h200", {});
 };
 
@@ -106,6 +114,38 @@ TEST_F(PlanEvaluator, lets_the_search_find_what_evaluating_all_finds_under_deeps
 
 TEST_F(PlanEvaluator, lets_the_search_find_what_evaluating_all_finds_under_fsdp2) {
   expect_same_as_exhaustive(scenario({"engine=fsdp2", "sequence=4096", "world_size=2", "recompute=none"}, 4), 0);
+}
+
+TEST_F(PlanEvaluator, lets_the_search_find_what_evaluating_all_finds_by_short_models) {
+  expect_same_as_exhaustive(scenario({"sequence=1024", "world_size=2", "zero.stage=3"}, 2.6, true), 8);
+  expect_same_as_exhaustive(scenario({"sequence=1024", "world_size=2", "zero.stage=1"}, 2.6, true), 8);
+}
+
+TEST_F(PlanEvaluator, concludes_from_short_models_no_more_than_the_whole_plan_takes) {
+  const SearchOptions options = search_options(calibration, scenario({}).cluster);
+  for (const char* stage : {"zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"}) {
+    for (const char* offload : {"offload.optimizer=none", "offload.optimizer=cpu"}) {
+      for (const char* recompute : {"recompute=none", "recompute=full", R"(recompute={"every": 2})"}) {
+        for (const int accumulation : {1, 2, 5}) {
+          if (stage == std::string("zero.stage=0") && offload != std::string("offload.optimizer=none")) continue;
+          const Scenario plan = scenario({stage, offload, recompute, "sequence=1024", "world_size=2",
+                                          "gradient_accumulation=" + std::to_string(accumulation)},
+                                         141, true);
+          SCOPED_TRACE(write_plan_json(plan.plan));
+          const Evaluated whole = plan_evaluator(calibration)(plan, endless);
+          const Outline time = options.outline(plan, false), memory = options.outline(plan, true);
+          EXPECT_GT(time.floor_s, 0);
+          EXPECT_GT(memory.least_memory.count, 0);
+          EXPECT_LE(time.floor_s * accumulation, whole.step_time_s);
+          EXPECT_LE(time.host_floor_s * accumulation + memory.optimizer_s, whole.step_time_s);
+          EXPECT_LE(memory.least_memory, whole.job_device_peak);
+          Scenario less = plan;  // a device that lacks one byte of what it takes to fit
+          less.cluster.device.memory = memory.least_to_fit - Bytes(1);
+          EXPECT_NE(plan_evaluator(calibration)(less, endless).verdict, Verdict::fits);
+        }
+      }
+    }
+  }
 }
 
 TEST_F(PlanEvaluator, stops_early_at_a_step_that_is_not_worth_it) {

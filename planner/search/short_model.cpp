@@ -1,0 +1,111 @@
+// Cuts a model short and scales what its programs hold (planner/search/short_model.hpp).
+#include "planner/search/short_model.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace plimsoll {
+namespace {
+
+constexpr std::size_t longest_period = 8, longest_beginning = 8;
+
+/// Rounding of tensors that ranks share: of a whole program, and of each layer.
+constexpr Bytes stray{std::int64_t{4} << 20};
+constexpr Bytes stray_of_a_layer{std::int64_t{64} << 10};
+
+struct Period {
+  std::size_t beginning = 0, length = 1;
+};
+
+std::optional<Period> find_period(const std::vector<LayerSpec>& layers, const Recompute& recompute) {
+  const auto recomputed = [&](std::size_t i) {
+    return recompute.every > 0 && i % static_cast<std::size_t>(recompute.every) == 0;
+  };
+  for (std::size_t length = 1; length <= longest_period; ++length) {
+    std::size_t beginning = layers.size() > length ? layers.size() - length : 0;
+    while (beginning > 0 && layers[beginning - 1] == layers[beginning - 1 + length] &&
+           recomputed(beginning - 1) == recomputed(beginning - 1 + length))
+      --beginning;
+    if (beginning <= longest_beginning) return Period{beginning, length};
+  }
+  return std::nullopt;
+}
+
+/// Smaller ones keep no more tensors.
+void take_least_buckets(ZeroOptions& zero) {
+  constexpr std::int64_t least = 1'000'000;
+  zero.reduce_bucket_size = std::min(zero.reduce_bucket_size, least);
+  zero.allgather_bucket_size = std::min(zero.allgather_bucket_size, least);
+  zero.stage3_max_live_parameters = zero.stage3_max_reuse_distance = zero.stage3_prefetch_bucket_size = 0;
+}
+
+Scenario with_layers(const Scenario& scenario, std::size_t count) {
+  Scenario result{scenario.model, scenario.cluster, scenario.plan};
+  result.model.layers.resize(count);
+  std::erase_if(result.model.parameters, [&](const ParameterDecl& p) { return p.layer >= static_cast<int>(count); });
+  take_least_buckets(result.plan.zero);
+  return result;
+}
+
+/// The steady step's phases, but the optimizer's.
+constexpr std::array<std::string_view, 3> layer_by_layer = {"steady_accumulation", "steady_forward", "steady_backward"};
+using Peaks = std::array<Bytes, layer_by_layer.size()>;
+
+/// The highest sum of live tensors in each of these phases; tensors are rounded up only where the allocator is replayed.
+Peaks peaks_of(const RankProgram& program) {
+  Peaks peaks;
+  Bytes live;
+  auto phase = program.phases.begin();
+  for (OpId id = 0; id < program.steady_end; ++id) {
+    const Action& action = program.ops[id].action;
+    const auto* alloc = std::get_if<Alloc>(&action);
+    const auto* free = std::get_if<Free>(&action);
+    if (alloc == nullptr && free == nullptr) continue;
+    const BufferDecl& buffer = program.buffers[alloc != nullptr ? alloc->buffer : free->buffer];
+    if (buffer.pool == Lane::host) continue;
+    if (alloc == nullptr) {
+      live -= buffer.size;
+      continue;
+    }
+    live += buffer.size;
+    if (id < program.steady_first) continue;
+    while (phase != program.phases.end() && id >= phase->end) ++phase;
+    if (phase == program.phases.end()) break;
+    const auto found = std::find(layer_by_layer.begin(), layer_by_layer.end(), phase->name);
+    if (found == layer_by_layer.end()) continue;
+    Bytes& peak = peaks[static_cast<std::size_t>(found - layer_by_layer.begin())];
+    peak = std::max(peak, live);
+  }
+  return peaks;
+}
+
+}  // namespace
+
+std::optional<Shortened> shorten(const Scenario& scenario) {
+  const std::vector<LayerSpec>& layers = scenario.model.layers;
+  if (scenario.plan.routing.kind == Routing::Kind::histogram || scenario.plan.moe.num_experts.size() > 1)
+    return std::nullopt;
+  const auto period = find_period(layers, scenario.plan.recompute);
+  if (!period) return std::nullopt;
+  const std::size_t count = period->beginning + std::max<std::size_t>(2, period->length);
+  if (layers.size() < count + 2 * period->length) return std::nullopt;
+  Shortened result{with_layers(scenario, count), with_layers(scenario, count + period->length), 0, {}};
+  result.left_out = static_cast<std::int64_t>((layers.size() - count) / period->length);
+  result.stands_for.assign(count, 1);
+  for (std::size_t i = count; i < layers.size(); ++i)
+    ++result.stands_for[count - period->length + (i - count) % period->length];
+  return result;
+}
+
+Bytes least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out) {
+  const Peaks small = peaks_of(few), large = peaks_of(more);
+  Bytes least;
+  for (std::size_t i = 0; i < small.size(); ++i) {
+    const Bytes grown = (large[i] - small[i] - stray_of_a_layer) * left_out;
+    least = std::max(least, small[i] + std::max(Bytes(0), grown) - stray);
+  }
+  return least;
+}
+
+}  // namespace plimsoll

@@ -1,0 +1,36 @@
+// What does a plan take at least, seen from the same plan for a model of fewer layers?  Most layers of a model are alike, and
+// what is live while they run grows by the same bytes with each: laying out a few of them tells most of what all take.
+//
+// A model of L layers is, from its first q layers on, periodic with p (kinds of layers, recomputed or not).  With a = q + p
+// layers (at least q + 2) and with a + p the highest sum of live tensors in a phase of the steady step is P(a) and P(a + p).
+// In a phase that runs layer by layer, each program point's sum is affine in the layers before and after it, so P, the
+// highest of these, is convex:
+//   P(L) >= P(a) + floor((L - a) / p) (P(a + p) - P(a))
+// That holds where nothing saturates: of buckets and of gathered weights the least that the engine can do with is taken, and
+// the optimizer's phase, which works in groups of limited size, is left out.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "planner/spec/scenario.hpp"
+#include "planner/step/program.hpp"
+
+namespace plimsoll {
+
+/// The plan for two shorter models.
+struct Shortened {
+  Scenario few, more;                    ///< with a and a + p layers; least buckets and gathers
+  std::int64_t left_out = 0;             ///< whole periods of the model beyond `few`
+  std::vector<std::int64_t> stands_for;  ///< by layer of `few`: itself and the layers left out that are like it
+};
+
+/// None where the model has hardly more layers than that, where layers differ without a period, or where the plan states
+/// something layer by layer.
+std::optional<Shortened> shorten(const Scenario& scenario);
+
+/// Live tensors of the whole plan at their peak are at least that many bytes.
+Bytes least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out);
+
+}  // namespace plimsoll
