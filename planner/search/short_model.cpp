@@ -18,18 +18,21 @@ struct Period {
   std::size_t beginning = 0, length = 1;
 };
 
+/// The one that leaves the shortest model.
 std::optional<Period> find_period(const std::vector<LayerSpec>& layers, const Recompute& recompute) {
   const auto recomputed = [&](std::size_t i) {
     return recompute.every > 0 && i % static_cast<std::size_t>(recompute.every) == 0;
   };
+  std::optional<Period> best;
   for (std::size_t length = 1; length <= longest_period; ++length) {
     std::size_t beginning = layers.size() > length ? layers.size() - length : 0;
     while (beginning > 0 && layers[beginning - 1] == layers[beginning - 1 + length] &&
            recomputed(beginning - 1) == recomputed(beginning - 1 + length))
       --beginning;
-    if (beginning <= longest_beginning) return Period{beginning, length};
+    if (beginning > longest_beginning) continue;
+    if (!best || beginning + length < best->beginning + best->length) best = Period{beginning, length};
   }
-  return std::nullopt;
+  return best;
 }
 
 /// Smaller ones keep no more tensors.
@@ -88,7 +91,9 @@ std::optional<Shortened> shorten(const Scenario& scenario) {
     return std::nullopt;
   const auto period = find_period(layers, scenario.plan.recompute);
   if (!period) return std::nullopt;
-  const std::size_t count = period->beginning + std::max<std::size_t>(2, period->length);
+  // FSDP2 gathers one group ahead and reduces one behind: only from the fifth layer on do further ones hold no more of that.
+  const std::size_t settled = scenario.plan.engine == Engine::fsdp2 ? 5 : 2;
+  const std::size_t count = period->beginning + std::max(settled, period->length);
   if (layers.size() < count + 2 * period->length) return std::nullopt;
   Shortened result{with_layers(scenario, count), with_layers(scenario, count + period->length), 0, {}};
   result.left_out = static_cast<std::int64_t>((layers.size() - count) / period->length);

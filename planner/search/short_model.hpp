@@ -2,9 +2,9 @@
 // what is live while they run grows by the same bytes with each: laying out a few of them tells most of what all take.
 //
 // A model of L layers is, from its first q layers on, periodic with p (kinds of layers, recomputed or not).  With a = q + p
-// layers (at least q + 2) and with a + p the highest sum of live tensors in a phase of the steady step is P(a) and P(a + p).
-// In a phase that runs layer by layer, each program point's sum is affine in the layers before and after it, so P, the
-// highest of these, is convex:
+// layers (at least q + 2; under FSDP2 q + 5, as it works on its neighbours too) and with a + p the highest sum of live tensors
+// in a phase of the steady step is P(a) and P(a + p).  In a phase that runs layer by layer, each program point's sum is
+// affine in the layers before and after it, so P, the highest of these, is convex:
 //   P(L) >= P(a) + floor((L - a) / p) (P(a + p) - P(a))
 // That holds where nothing saturates: of buckets and of gathered weights the least that the engine can do with is taken, and
 // the optimizer's phase, which works in groups of limited size, is left out.
