@@ -71,7 +71,8 @@ Bytes Memo::least_memory(const CandidateId& id) const {
     least = std::max(least, extrapolated(sizes_[saver][0], micro));
     if (id.accumulation >= 3) least = std::max(least, extrapolated(sizes_[saver][1], micro));
   }
-  return std::max(least, known_up_to(outlines_[outlined_as_[id.choice]].live[kind_of(id)], micro));
+  const std::array<Sizes, 2>& outlined = outlines_[outlined_as_[id.choice]].live;
+  return std::max({least, known_up_to(outlined[0], micro), known_up_to(outlined[kind_of(id)], micro)});
 }
 
 /// Of the largest micro-batch that is known and not above: larger ones take no less.
@@ -81,7 +82,9 @@ Bytes Memo::known_up_to(const Sizes& sizes, std::int64_t micro_batch) {
 }
 
 Bytes Memo::least_to_fit(const CandidateId& id) const {
-  return known_up_to(outlines_[outlined_as_[id.choice]].to_fit[kind_of(id)], space_.micro_batches()[id.micro]);
+  const std::array<Sizes, 2>& outlined = outlines_[outlined_as_[id.choice]].to_fit;
+  const std::int64_t micro = space_.micro_batches()[id.micro];
+  return std::max(known_up_to(outlined[0], micro), known_up_to(outlined[kind_of(id)], micro));
 }
 
 bool Memo::knows_outline(const CandidateId& id) const {

@@ -55,7 +55,8 @@ class Memo {
   bool knows_floor(const CandidateId& id) const { return floors_.count(layers_of(id)) != 0; }
   /// True if the memory of its short models is known.
   bool knows_outline(const CandidateId& id) const;
-  /// Candidates of equal kind of the same choice differ in their micro-batch only, as far as memory is outlined.
+  /// As far as memory is outlined, candidates of a choice differ by micro-batch and by kind: 1 keeps gradients through a whole
+  /// micro-batch that is not the last; outlines of kind 0 are of one micro-batch a step, and hold for 1 too.
   static std::size_t kind_of(const CandidateId& id) { return id.accumulation >= 3 ? 1 : 0; }
   /// Micro-batches of the choice whose live tensors are known.
   std::size_t known_sizes(std::uint32_t choice) const { return sizes_[choice][0].size(); }

@@ -71,7 +71,7 @@ RoundResult Round::run() {
         else
           context_.memo.add_memory(found.id, found.outline);
       }
-      for (std::size_t i = 0; i < task.ids.size(); ++i) context_.memo.add(task.ids[i], task.results[i]);
+      for (std::size_t i = 0; i < task.results.size(); ++i) context_.memo.add(task.ids[i], task.results[i]);
     }
     for (Task& task : tasks) {
       if (refresh(task.open)) queue_.push(std::move(task.open));
@@ -81,12 +81,13 @@ RoundResult Round::run() {
       context_.options.progress({static_cast<std::int64_t>(context_.memo.all().size()), best, queue_.size()});
     }
     if (limit_.first_is_enough && result_.best) break;
-    const Clock::time_point now = Clock::now();
-    if (now >= context_.deadline && (result_.best || now >= context_.last_moment)) break;
+    if (time_is_up()) break;
   }
   close_rest();
   return std::move(result_);
 }
+
+bool Round::time_is_up() const { return Clock::now() >= (result_.best ? context_.deadline : context_.last_moment); }
 
 void Round::exclude(const char* why, std::int64_t count) {
   if (count > 0) result_.excluded[why] += count;
@@ -268,7 +269,7 @@ std::vector<CandidateId> Round::choose(const Open& open) const {
   }
   const bool above = static_cast<int>(largest) > open.fits_up_to;
   std::uint16_t micro = context_.memo.known_sizes(open.choice) < 2 ? smallest : above ? largest : fastest;
-  if (context_.options.outline) micro = fastest;
+  if (context_.options.outline && !limit_.first_is_enough) micro = fastest;
   std::vector<CandidateId> ids;
   for (const CandidateId& id : open.live)
     if (id.micro == micro) ids.push_back(id);
@@ -300,14 +301,11 @@ std::vector<Round::Task> Round::next_tasks() {
   return tasks;
 }
 
-/// True if short models are to be laid out before anything of the choice is evaluated.
+/// True if short models are to be laid out before anything of the choice is evaluated: for memory, then for the time at what
+/// has room.
 bool Round::plan_outlines(Task& task) const {
-  if (!context_.options.outline) return false;
-  std::set<std::uint16_t> asked;
-  for (const CandidateId& id : task.open.live)
-    if (!context_.memo.knows_floor(id) && asked.insert(id.micro).second) task.floors.push_back(id);
-  if (!task.floors.empty()) return true;
-  for (const std::size_t kind : {1, 0}) {
+  if (!context_.options.outline || limit_.first_is_enough) return false;
+  for (const std::size_t kind : {0, 1}) {
     std::map<std::uint16_t, CandidateId> by_micro;
     for (const CandidateId& id : task.open.live)
       if (Memo::kind_of(id) == kind) by_micro.try_emplace(id.micro, id);
@@ -315,7 +313,10 @@ bool Round::plan_outlines(Task& task) const {
     for (const auto& [micro, id] : by_micro) task.by_micro.push_back(id);
     return true;
   }
-  return false;
+  std::set<std::uint16_t> asked;
+  for (const CandidateId& id : task.open.live)
+    if (!context_.memo.knows_floor(id) && asked.insert(id.micro).second) task.floors.push_back(id);
+  return !task.floors.empty();
 }
 
 /// Halves the micro-batches until the largest with room is known: what they take grows.
@@ -325,7 +326,9 @@ void Round::outline(Task& task) const {
   const auto find = [&](const CandidateId& id, bool of_memory) {
     scenario.plan = space.plan(space.choices()[id.choice], space.micro_batches()[id.micro], id.accumulation);
     task.outlined.push_back({id, {}});
-    if (space.is_legal(scenario.plan)) task.outlined.back().outline = context_.options.outline(scenario, of_memory);
+    const bool is_legal = space.is_legal(scenario.plan);
+    if (Memo::kind_of(id) == 0) scenario.plan.gradient_accumulation = 1;  // holds for two micro-batches, too
+    if (is_legal) task.outlined.back().outline = context_.options.outline(scenario, of_memory);
     const Outline& found = task.outlined.back().outline;
     const bool tight_at_best = !limit_.accept_tight && found.least_to_fit > space.asked().cluster.device.memory;
     return found.least_memory <= room() && !tight_at_best;
@@ -355,12 +358,14 @@ void Round::evaluate(Task& task, double best) const {
   }
 }
 
+/// What the time does not suffice for stays undone.
 void Round::work(std::vector<Task>& tasks) const {
   const double best = result_.best ? result_.best_seconds_per_token : std::numeric_limits<double>::infinity();
   std::vector<std::exception_ptr> failures(tasks.size());
   std::atomic<std::size_t> next{0};
   const auto run = [&] {
     for (std::size_t index = next++; index < tasks.size(); index = next++) {
+      if (index > 0 && time_is_up()) return;
       try {
         outline(tasks[index]);
         evaluate(tasks[index], best);

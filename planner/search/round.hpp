@@ -89,6 +89,7 @@ class Round {
   bool plan_outlines(Task& task) const;
   void outline(Task& task) const;
   Bytes room() const;
+  bool time_is_up() const;
   std::vector<CandidateId> choose(const Open& open) const;
   std::vector<Task> next_tasks();
   void work(std::vector<Task>& tasks) const;

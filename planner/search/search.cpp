@@ -1,8 +1,8 @@
 // The rounds of a search and what they found (planner/search/search.hpp).
 //
 // Short rounds among the plans whose states and activations leave half of the memory, or three quarters, look for a first
-// plan that fits: the fastest bounds are those of plans that hardly do.  Another, without accumulation, improves on it.  The
-// main round looks for the fastest plan.  Where it finds none that fits, a second one accepts tight plans.  What is left of
+// plan that fits: the fastest bounds are those of plans that hardly do.  Without outlines from short models another, without
+// accumulation, improves on it.  The main round looks for the fastest plan.  Where it finds none that fits, a second one accepts tight plans.  What is left of
 // the budget goes to plans to compare it with, and to the front: the fastest plan with half the GPUs, a quarter, ..., and
 // with three quarters, half and a quarter of the best plan's device memory.
 #include "planner/search/search.hpp"
@@ -233,10 +233,8 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
                        after(share_of_the_best * options.budget_s),
                        after(1.5 * options.budget_s)};
   RoundLimit limit{0, space.asked().cluster.device.memory, false, options.accept_tight};
-  if (!options.outline) {
-    look_for_a_first_plan(context, limit, after(share_of_a_first_plan * options.budget_s));
-    look_without_accumulation(context, limit, after(share_without_accumulation * options.budget_s));
-  }
+  look_for_a_first_plan(context, limit, after(share_of_a_first_plan * options.budget_s));
+  if (!options.outline) look_without_accumulation(context, limit, after(share_without_accumulation * options.budget_s));
   RoundResult round = Round(context, limit).run();
   if (!round.best && !limit.accept_tight) {
     limit.accept_tight = true;
