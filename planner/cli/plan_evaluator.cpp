@@ -294,7 +294,8 @@ Outline memory_outline(const Shortened& shortened, const Scenario& scenario, con
   const int rank = first_rank(scenario);
   const StepProgram few = build_step(shortened.few, rank), more = build_step(shortened.more, rank);
   const LedgerContext context = ledger_context(scenario);
-  const Bytes live = least_live(few.classes.front().program, more.classes.front().program, shortened.left_out);
+  const Bytes live = least_live(few.classes.front().program, more.classes.front().program, shortened.left_out,
+                                shortened.constructs_whole);
   Outline outline;
   outline.least_memory = live + context.outside.total();
   outline.least_to_fit = least_to_fit(live, context);

@@ -51,8 +51,10 @@ Scenario with_layers(const Scenario& scenario, std::size_t count) {
   return result;
 }
 
-/// The steady step's phases, but the optimizer's.
-constexpr std::array<std::string_view, 3> layer_by_layer = {"steady_accumulation", "steady_forward", "steady_backward"};
+/// The steady step's phases, but the optimizer's; and construction.
+constexpr std::array<std::string_view, 5> layer_by_layer = {"steady_accumulation", "steady_forward", "steady_backward",
+                                                            "model_built", "initialized"};
+constexpr std::size_t steady_phases = 3;
 using Peaks = std::array<Bytes, layer_by_layer.size()>;
 
 /// The highest sum of live tensors in each of these phases; tensors are rounded up only where the allocator is replayed.
@@ -72,7 +74,6 @@ Peaks peaks_of(const RankProgram& program) {
       continue;
     }
     live += buffer.size;
-    if (id < program.steady_first) continue;
     while (phase != program.phases.end() && id >= phase->end) ++phase;
     if (phase == program.phases.end()) break;
     const auto found = std::find(layer_by_layer.begin(), layer_by_layer.end(), phase->name);
@@ -82,6 +83,9 @@ Peaks peaks_of(const RankProgram& program) {
   }
   return peaks;
 }
+
+/// Stages 1 and 2 flatten all parameters of a kind at once; stage 3 works in groups of limited size, which few layers do not fill.
+bool flattens_whole(const Plan& plan) { return plan.engine == Engine::deepspeed && plan.zero.stage < 3; }
 
 }  // namespace
 
@@ -95,7 +99,11 @@ std::optional<Shortened> shorten(const Scenario& scenario) {
   const std::size_t settled = scenario.plan.engine == Engine::fsdp2 ? 5 : 2;
   const std::size_t count = period->beginning + std::max(settled, period->length);
   if (layers.size() < count + 2 * period->length) return std::nullopt;
-  Shortened result{with_layers(scenario, count), with_layers(scenario, count + period->length), 0, {}};
+  Shortened result{with_layers(scenario, count),
+                   with_layers(scenario, count + period->length),
+                   0,
+                   {},
+                   flattens_whole(scenario.plan)};
   result.left_out = static_cast<std::int64_t>((layers.size() - count) / period->length);
   result.stands_for.assign(count, 1);
   for (std::size_t i = count; i < layers.size(); ++i)
@@ -103,10 +111,10 @@ std::optional<Shortened> shorten(const Scenario& scenario) {
   return result;
 }
 
-Bytes least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out) {
+Bytes least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out, bool constructs_whole) {
   const Peaks small = peaks_of(few), large = peaks_of(more);
   Bytes least;
-  for (std::size_t i = 0; i < small.size(); ++i) {
+  for (std::size_t i = 0; i < (constructs_whole ? small.size() : steady_phases); ++i) {
     const Bytes grown = (large[i] - small[i] - stray_of_a_layer) * left_out;
     least = std::max(least, small[i] + std::max(Bytes(0), grown) - stray);
   }

@@ -24,13 +24,14 @@ struct Shortened {
   Scenario few, more;                    ///< with a and a + p layers; least buckets and gathers
   std::int64_t left_out = 0;             ///< whole periods of the model beyond `few`
   std::vector<std::int64_t> stands_for;  ///< by layer of `few`: itself and the layers left out that are like it
+  bool constructs_whole = false;         ///< construction too takes memory in proportion to the layers
 };
 
 /// None where the model has hardly more layers than that, where layers differ without a period, or where the plan states
 /// something layer by layer.
 std::optional<Shortened> shorten(const Scenario& scenario);
 
-/// Live tensors of the whole plan at their peak are at least that many bytes.
-Bytes least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out);
+/// Live tensors of the whole plan at the job's peak are at least that many bytes.
+Bytes least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out, bool constructs_whole);
 
 }  // namespace plimsoll
