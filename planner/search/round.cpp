@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <exception>
 #include <set>
 #include <thread>
@@ -71,14 +72,16 @@ RoundResult Round::run() {
         else
           context_.memo.add_memory(found.id, found.outline);
       }
+      learn(task);
       for (std::size_t i = 0; i < task.results.size(); ++i) context_.memo.add(task.ids[i], task.results[i]);
     }
     for (Task& task : tasks) {
-      if (refresh(task.open)) queue_.push(std::move(task.open));
+      if (refresh(task.open)) begun_.push(std::move(task.open));
     }
     if (context_.options.progress) {
       const double best = result_.best ? 1 / result_.best_seconds_per_token : 0;
-      context_.options.progress({static_cast<std::int64_t>(context_.memo.all().size()), best, queue_.size()});
+      const std::size_t open = queue_.size() + begun_.size();
+      context_.options.progress({static_cast<std::int64_t>(context_.memo.all().size()), best, open});
     }
     if (limit_.first_is_enough && result_.best) break;
     if (time_is_up()) break;
@@ -137,12 +140,28 @@ void Round::open_choices() {
   }
 }
 
-/// Offload seldom costs less than a fifth of a step: more recomputation of some layers, less than of all.
+/// Choices of one kind miss their bounds by much the same.  Before any is evaluated: offload seldom costs less than a fifth of
+/// a step, more recomputation of some layers less than of all.
 double Round::turn_of(const Open& open) const {
   const Choice& choice = context_.space.choices()[open.choice];
-  const double offloads = 0.2 * static_cast<double>(choice.offload);
   const double smaller = 0.02 * (static_cast<double>(choice.small_buckets) + static_cast<double>(choice.small_gathers));
-  return open.bound * (1 + offloads + smaller);
+  const auto missed = missed_by_.find({choice.stage, choice.experts, choice.offload, choice.recompute_every});
+  const double more = missed != missed_by_.end() ? missed->second : 1 + 0.2 * static_cast<double>(choice.offload);
+  return open.bound * (more + smaller);
+}
+
+/// How much longer than its bound an evaluated plan takes, at least, of its kind.
+void Round::learn(const Task& task) {
+  const Choice& choice = context_.space.choices()[task.open.choice];
+  for (std::size_t i = 0; i < task.results.size(); ++i) {
+    const double time = seconds_per_token(context_.space, task.ids[i], task.results[i].step_time_s);
+    if (task.open.bound <= 0 || time < task.open.bound || !std::isfinite(time)) continue;
+    const double ratio = time / task.open.bound;
+    double& missed =
+        missed_by_.try_emplace({choice.stage, choice.experts, choice.offload, choice.recompute_every}, ratio)
+            .first->second;
+    missed = std::min(missed, ratio);
+  }
 }
 
 /// Writes down the candidates of a choice, once it is its turn.
@@ -281,16 +300,23 @@ std::vector<CandidateId> Round::choose(const Open& open) const {
   return ids;
 }
 
+/// Half of the tasks go on with choices that were begun, the most promising first, so that good plans are found early.
 std::vector<Round::Task> Round::next_tasks() {
   std::vector<Task> tasks;
   const std::size_t most = tasks_a_thread * static_cast<std::size_t>(std::max(1, context_.options.threads));
-  while (tasks.size() < most && !queue_.empty()) {
-    Open open = queue_.top();
-    queue_.pop();
-    const double before = open.bound;
+  take(begun_, queue_.empty() ? most : most / 2, tasks);
+  take(queue_, most, tasks);
+  return tasks;
+}
+
+void Round::take(Queue& queue, std::size_t most, std::vector<Task>& tasks) {
+  while (tasks.size() < most && !queue.empty()) {
+    Open open = queue.top();
+    queue.pop();
+    const double before = open.turn;
     if (!refresh(open)) continue;
-    if (open.bound > before) {
-      queue_.push(std::move(open));
+    if (open.turn > before) {
+      queue.push(std::move(open));
       continue;
     }
     Task task;
@@ -298,7 +324,6 @@ std::vector<Round::Task> Round::next_tasks() {
     if (!plan_outlines(task)) task.ids = choose(task.open);
     tasks.push_back(std::move(task));
   }
-  return tasks;
 }
 
 /// True if short models are to be laid out before anything of the choice is evaluated: for memory, then for the time at what
@@ -386,6 +411,7 @@ void Round::work(std::vector<Task>& tasks) const {
 void Round::close_rest() {
   result_.proven = true;
   result_.least_bound = std::numeric_limits<double>::infinity();
+  for (; !begun_.empty(); begun_.pop()) queue_.push(begun_.top());
   while (!queue_.empty()) {
     Open open = queue_.top();
     queue_.pop();

@@ -5,6 +5,7 @@
 #include <map>
 #include <queue>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "planner/search/memo.hpp"
@@ -78,6 +79,8 @@ class Round {
     }
   };
 
+  using Queue = std::priority_queue<Open, std::vector<Open>, Later>;
+
   void take_known();
   void open_choices();
   void list(Open& open);
@@ -92,19 +95,22 @@ class Round {
   bool time_is_up() const;
   std::vector<CandidateId> choose(const Open& open) const;
   std::vector<Task> next_tasks();
+  void take(Queue& queue, std::size_t most, std::vector<Task>& tasks);
   void work(std::vector<Task>& tasks) const;
   void evaluate(Task& task, double best) const;
   void close_rest();
   bool fits(const Evaluated& evaluated) const;
   bool is_beaten(double seconds_per_token, const CandidateId& id) const;
   double turn_of(const Open& open) const;
+  void learn(const Task& task);
   void exclude(const char* reason, std::int64_t count = 1);
   int last_micro_in_memory(const PlanBounds& bounds) const;
 
   RoundContext& context_;
   RoundLimit limit_;
-  std::priority_queue<Open, std::vector<Open>, Later> queue_;
+  Queue queue_, begun_;
   RoundResult result_;
+  std::map<std::tuple<int, MoeImplementation, Offloading, int>, double> missed_by_;
   bool best_is_settled_ = false;  ///< it is no longer among the undecided
 };
 
