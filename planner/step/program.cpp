@@ -118,6 +118,7 @@ const char* name_of(HostWorkKind kind) {
     case HostWorkKind::fsdp_forward_hook: return "fsdp_forward_hook";
     case HostWorkKind::fsdp_backward_hook: return "fsdp_backward_hook";
     case HostWorkKind::zero3_module_hook: return "zero3_module_hook";
+    case HostWorkKind::zero3_parameter: return "zero3_parameter";
     case HostWorkKind::collective_issue: return "collective_issue";
     case HostWorkKind::accumulate_grad: return "accumulate_grad";
     case HostWorkKind::zero_grad_hook: return "zero_grad_hook";

@@ -245,6 +245,7 @@ enum class HostWorkKind : std::uint8_t {
   fsdp_forward_hook,
   fsdp_backward_hook,
   zero3_module_hook,
+  zero3_parameter,  ///< a parameter is asked for in a gather, waited for, or released
   collective_issue,
   accumulate_grad,
   zero_grad_hook,

@@ -5,7 +5,10 @@
 //   step       gradients 2 Psi are cast, one by one, to fp32 gradients 4 Psi: 20 Psi
 //   reduction  after the last backward: gradients joined in order of parameters until there are more than 5e8 elements,
 //              all-reduced, copied back
-// Source: DeepSpeed 0.19.8, runtime/fp16/unfused_optimizer.py, runtime/engine.py (buffered_allreduce_fallback); measured.
+//   checks     each gradient in turn is cast, summed and looked at by Python (a sync a parameter); the "gradient norm" is that
+//              of the parameters, each cast for it; the fp32 gradients are multiplied one by one
+// Source: DeepSpeed 0.19.8, runtime/fp16/unfused_optimizer.py, runtime/utils.py (CheckOverflow, get_weight_norm),
+// runtime/engine.py (buffered_allreduce_fallback); measured.
 #include "planner/step/autograd/ops.hpp"
 #include "planner/step/engines/deepspeed.hpp"
 #include "planner/step/engines/deepspeed_checks.hpp"
@@ -34,6 +37,8 @@ class UnfusedJob final : public ReplicatedJob {
   void after_backward(bool boundary) override;
   void optimizer_step() override;
   void first_step_with_zeros();
+  void check_overflow();
+  void norm_of_parameters(const OptimizerGroup& group);
   void reduce(const std::vector<Parameter*>& parameters, const OptimizerGroup& group);
   std::vector<Tensor> model_storages() const override;
   std::vector<Tensor> optimizer_storages() const override;
@@ -140,9 +145,39 @@ void UnfusedJob::reduce(const std::vector<Parameter*>& parameters, const Optimiz
   if (!bucket.empty()) flush();
 }
 
+/// CheckOverflow: one gradient after the other, until Python has seen that its sum is finite.
+void UnfusedJob::check_overflow() {
+  Scoped category(trace_.category, Category::temporaries);
+  for (const Parameter& parameter : model_->parameters_in_order) {
+    if (!parameter.grad) continue;
+    const Tensor wide = trace_.empty(parameter.shape, DType::fp32, "gradient in fp32 for its check");
+    ops::launch(trace_, KernelKind::upcast, {&parameter.grad}, wide, "is the gradient finite");
+    const Tensor sum = trace_.empty({}, DType::fp32, "sum of a gradient");
+    trace_.compute(Kernel::pointwise(KernelKind::reduce_last, DType::fp32, wide.numel(), wide.bytes()), {&wide}, {&sum},
+                   "is the gradient finite");
+    trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "is the gradient finite");
+  }
+  trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "overflow flag");
+}
+
+void UnfusedJob::norm_of_parameters(const OptimizerGroup& group) {
+  Scoped category(trace_.category, Category::temporaries);
+  for (const Parameter* parameter : group.parameters) {
+    const Tensor wide = trace_.empty(parameter->shape, DType::fp32, "parameter in fp32 for its norm");
+    ops::launch(trace_, KernelKind::upcast, {&parameter->data}, wide, "norm of a parameter");
+    const Tensor norm = trace_.empty({}, DType::fp32, "norm of a parameter");
+    trace_.compute(Kernel::pointwise(KernelKind::reduce_last, DType::fp32, wide.numel(), wide.bytes()), {&wide},
+                   {&norm}, "norm of a parameter");
+    deepspeed::small_kernels(trace_, 2, "norm of a parameter");
+  }
+  trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "gradient norm");
+}
+
 void UnfusedJob::optimizer_step() {
+  if (wrapped()) check_overflow();
   std::vector<std::vector<Tensor>> wide(groups_.size());
   for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (wrapped() && !groups_[i].expert) norm_of_parameters(groups_[i]);
     for (const Parameter* parameter : groups_[i].parameters) {
       Tensor gradient = parameter->grad;
       if (wrapped()) {
@@ -156,7 +191,10 @@ void UnfusedJob::optimizer_step() {
   for (const auto& group : wide) {
     for (const Tensor& gradient : group) all.push_back(&gradient);
   }
-  if (wrapped() || plan().gradient_clipping > 0) {
+  if (wrapped()) {
+    for (const Tensor* gradient : all)
+      ops::launch(trace_, KernelKind::vectorized, {gradient}, *gradient, "unscale gradient");
+  } else if (plan().gradient_clipping > 0) {
     clip_gradients(trace_, all);
     deepspeed::truth_test(trace_, "gradient norm");
   }

@@ -52,6 +52,7 @@ Communicator ShardedParameters::communicator_of(const Parameter& parameter, int 
 }
 
 void ShardedParameters::gather(const std::vector<int>& indices) {
+  trace_.host_work(HostWorkKind::zero3_parameter, static_cast<std::int64_t>(indices.size()), "prepare a gather");
   std::map<int, std::vector<int>> by_communicator;
   for (const int index : indices) by_communicator[(*this)[index].communicator.index].push_back(index);
   for (const auto& [communicator, members] : by_communicator) gather_call(members);
@@ -185,6 +186,7 @@ void ShardedParameters::wait(int index) {
   Scoped lane(trace_.lane, lanes_.gather);
   Scoped category(trace_.category, Category::gathered_parameters);
   const bool moves = sharded.communicator.ranks > 1;
+  trace_.host_work(HostWorkKind::zero3_parameter, 1, "wait for a parameter");
   if (moves) wait_for_old_events();
   const std::shared_ptr<GatherCall> call = std::move(sharded.call);
   sharded.call.reset();
@@ -197,6 +199,7 @@ void ShardedParameters::wait(int index) {
 }
 
 void ShardedParameters::release(int index) {
+  trace_.host_work(HostWorkKind::zero3_parameter, 1, "release a parameter");
   ShardedParameter& sharded = (*this)[index];
   sharded.parameter->data = {};
   sharded.presence = Presence::sharded;
