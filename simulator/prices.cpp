@@ -61,7 +61,7 @@ SimTime Prices::gap_of(const StepProgram& program) const {
 }
 
 double Prices::product_seconds(double m, double n, double k, DType dtype) const {
-  const auto [known, added] = products_.try_emplace({m, n, k, static_cast<double>(dtype)}, 0.0);
+  const auto [known, added] = products_.try_emplace({m, n, k, dtype}, 0.0);
   if (added) known->second = gemm_seconds(calibration_.gemm, cluster_.device.multiprocessors, m, n, k, dtype, sag_);
   return known->second;
 }
@@ -113,6 +113,12 @@ bool Prices::memory_bound(KernelKind kind) {
 
 SimTime Prices::kernel(const Kernel& kernel) const { return to_sim(kernel_seconds(kernel)); }
 
+double Prices::matrix_seconds(const Kernel& kernel) const {
+  const GemmPrice& gemm = calibration_.gemm;
+  return kernel.flops().count /
+         (kernel.dtype == DType::fp32 ? gemm.fp32_flops_per_s / gemm.fp32_power : gemm.flops_per_s);
+}
+
 CollectiveCost Prices::collective(const Collective& collective, int rank) const {
   const Group& group = program_.groups[collective.group];
   CollectiveCost cost;
@@ -148,9 +154,14 @@ CollectiveCost Prices::collective(const Collective& collective, int rank) const 
     }
     seconds += 8e-6 + steps(collective.kind, group.size) * hop_latency(cluster_, cost.tier).count;
   }
-  const double bandwidth = bandwidth_per_gpu(cluster_, cost.tier).count;
-  const double wire = bus_factor(collective.kind, group.size) * bytes * std::max(shares->load(cost.tier), 1e-9);
-  cost.share = bandwidth > 0 ? std::min(1.0, wire / seconds / (0.9 * bandwidth)) : 1.0;
+  const double wire = bus_factor(collective.kind, group.size) * bytes;
+  for (const Tier tier : {Tier::nvlink, Tier::pcie, Tier::nic, Tier::spine}) {
+    const double bandwidth = bandwidth_per_gpu(cluster_, tier).count;
+    const double load = shares->load(tier);
+    if (load <= 0 || seconds <= 0) continue;
+    cost.demand[static_cast<std::size_t>(tier)] =
+        bandwidth > 0 ? std::min(1.0, wire * load / seconds / (0.9 * bandwidth)) : 1.0;
+  }
   cost.time = to_sim(seconds);
   return cost;
 }

@@ -3,12 +3,14 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
+#include <functional>
+#include <unordered_map>
 #include <vector>
 
 #include "planner/spec/calibration.hpp"
 #include "planner/spec/topology.hpp"
 #include "planner/step/program.hpp"
+#include "simulator/fair_share.hpp"
 
 namespace plimsoll {
 
@@ -20,8 +22,8 @@ constexpr double to_seconds(SimTime time) { return static_cast<double>(time) * 1
 /// A lone collective: its time, and what it asks of the links while it runs.
 struct CollectiveCost {
   SimTime time = 0;
-  Tier tier = Tier::nvlink;  ///< that it keeps busiest
-  double share = 0;          ///< of that tier's bandwidth
+  Tier tier = Tier::nvlink;  ///< farthest that it crosses
+  Demand demand{};           ///< of a GPU's bandwidth to each tier
   Evidence evidence = Evidence::assumed;
 };
 
@@ -30,6 +32,8 @@ class Prices {
   Prices(const Calibration& calibration, const ClusterSpec& cluster, const StepProgram& program, double sag);
 
   SimTime kernel(const Kernel& kernel) const;
+  /// What draws power: FLOPs of products and attention over their calibrated rate, those in fp32 weighted by their power.
+  double matrix_seconds(const Kernel& kernel) const;
   /// By how much a kernel is stretched while a collective runs beside it.
   double interference(KernelKind kind) const { return interference_[static_cast<std::size_t>(kind)]; }
   double collective_interference() const { return calibration_.interference.collective_factor; }
@@ -55,7 +59,17 @@ class Prices {
   const ClusterSpec& cluster_;
   const StepProgram& program_;
   double sag_;
-  mutable std::map<std::array<double, 4>, double> products_;  ///< product_seconds by m, n, k and type
+  struct Product {
+    double m, n, k;
+    DType dtype;
+    bool operator==(const Product&) const = default;
+  };
+  struct HashOfProduct {
+    std::size_t operator()(const Product& p) const {
+      return std::hash<double>()(p.m * 1e14 + p.n * 1e7 + p.k) ^ static_cast<std::size_t>(p.dtype);
+    }
+  };
+  mutable std::unordered_map<Product, double, HashOfProduct> products_;  ///< product_seconds
   SimTime kernel_gap_;
   std::array<const KernelPrice*, kernel_kind_count> by_kind_{};
   std::array<double, kernel_kind_count> interference_{};

@@ -1,7 +1,15 @@
 // Results of a simulation (simulator/summary.hpp).
+//
+// Exposed time: where the compute lane stands still before an op, the gap is divided along the chain of what that op waited
+// for.  While the gather that it waited for ran, the gap is the gather's; before the gather ran, it belongs to what the gather
+// waited for, and so on back to the gap's begin.
+//
+// What bounds the step: every moment of the critical path is an op that runs, or a host that has not yet issued the next one.
+// The kind that makes up most of it bounds the step.
 #include "simulator/summary.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace plimsoll {
@@ -10,98 +18,141 @@ namespace {
 
 constexpr std::uint32_t none = ~0u;
 
-/// What an op waited for: an op that waited for a copy or a kernel of another lane waited for what that one waited for.
-std::string cause_of(const Timeline& timeline, const RankProgram& program, const TimedOp& op) {
-  const TimedOp* at = &op;
-  for (int hops = 0; hops < 8; ++hops) {
-    if (at->cause == Cause::host) return "host";
-    if (at->waited_for == none) return {};
-    const TimedOp& from = timeline.ops[at->waited_for];
-    const Action& action = program.ops[from.op].action;
-    if (const auto* collective = std::get_if<Collective>(&action)) return name_of(collective->kind);
-    if (std::holds_alternative<HostCopy>(action)) return "offload";
-    if (const auto* work = std::get_if<HostWork>(&action))
-      return work->kind == HostWorkKind::cpu_adam ? "offload" : "host";
-    if (from.lane == Lane::host) return "host";
-    at = &from;
+enum class Share : std::uint8_t {
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  all_to_all,
+  broadcast,
+  host,
+  offload,
+  compute
+};
+constexpr std::size_t share_count = 8;
+constexpr std::array<const char*, share_count> share_names{"all_gather", "reduce_scatter", "all_reduce", "all_to_all",
+                                                           "broadcast",  "host",           "offload",    "compute"};
+
+Share share_of(const RankProgram& program, const TimedOp& op) {
+  const Action& action = program.ops[op.op].action;
+  if (const auto* collective = std::get_if<Collective>(&action)) {
+    switch (collective->kind) {
+      case CollectiveKind::all_gather: return Share::all_gather;
+      case CollectiveKind::reduce_scatter: return Share::reduce_scatter;
+      case CollectiveKind::all_reduce: return Share::all_reduce;
+      case CollectiveKind::all_to_all: return Share::all_to_all;
+      case CollectiveKind::broadcast: return Share::broadcast;
+    }
   }
-  return {};
+  if (std::holds_alternative<HostCopy>(action)) return Share::offload;
+  if (const auto* work = std::get_if<HostWork>(&action))
+    return work->kind == HostWorkKind::cpu_adam ? Share::offload : Share::host;
+  return op.lane == Lane::host ? Share::host : Share::compute;
 }
 
-/// What the compute lane waits for, and the collectives and copies that run on it.
-void account_exposed(Timeline& timeline, const RankProgram& program, std::uint16_t class_index, SimTime kernel_gap) {
-  SimTime before = 0;
-  for (const TimedOp& op : timeline.ops) {
-    if (op.class_index != class_index || op.lane != Lane::compute) continue;
-    if (op.start - before > kernel_gap) {
-      const std::string cause = cause_of(timeline, program, op);
-      if (!cause.empty()) timeline.exposed[cause] += op.start - before;
-    }
-    const Action& action = program.ops[op.op].action;
-    if (const auto* collective = std::get_if<Collective>(&action)) {
-      timeline.exposed[name_of(collective->kind)] += op.end - op.start;
-    } else if (std::holds_alternative<HostCopy>(action)) {
-      timeline.exposed["offload"] += op.end - op.start;
-    }
-    before = op.end;
-  }
-  if (timeline.step_time > before) timeline.exposed["host"] += timeline.step_time - before;
-}
+class Summary {
+ public:
+  Summary(Timeline& timeline, const std::vector<const RankProgram*>& programs, SimTime kernel_gap)
+      : timeline_(timeline), programs_(programs), kernel_gap_(kernel_gap) {}
 
-void measure_lanes(Timeline& timeline, std::uint16_t class_index) {
-  for (int l = 0; l < lane_count; ++l) {
-    LaneUse use{name_of(static_cast<Lane>(l)), 0, 0};
-    for (const TimedOp& op : timeline.ops) {
-      if (op.class_index == class_index && op.lane == static_cast<Lane>(l)) use.busy += op.end - op.start;
+  void run() {
+    std::uint32_t last = none;
+    for (std::uint32_t i = 0; i < timeline_.ops.size(); ++i) {
+      if (last == none || timeline_.ops[i].end > timeline_.ops[last].end) last = i;
     }
-    use.share = timeline.step_time > 0 ? static_cast<double>(use.busy) / static_cast<double>(timeline.step_time) : 0;
-    timeline.lanes.push_back(std::move(use));
+    if (last == none) return;
+    timeline_.slowest = timeline_.ops[last].class_index;
+    account_exposed();
+    for (std::uint32_t at = last; at != none; at = timeline_.ops[at].waited_for) timeline_.critical_path.push_back(at);
+    std::reverse(timeline_.critical_path.begin(), timeline_.critical_path.end());
+    measure_lanes();
+    timeline_.bound_by = most_of_the_path();
   }
-}
 
-/// A cause bounds the step once it takes half as long as the computing itself.
-std::string what_bounds(Timeline& timeline) {
-  SimTime communication = 0;
-  for (const auto& [name, time] : timeline.exposed) {
-    if (name != "host" && name != "offload" && name != "bubble") communication += time;
+ private:
+  const RankProgram& program_of(const TimedOp& op) const { return *programs_[op.class_index]; }
+
+  void account_exposed() {
+    std::array<SimTime, share_count> exposed{};
+    SimTime before = 0;
+    for (const TimedOp& op : timeline_.ops) {
+      if (op.class_index != timeline_.slowest || op.lane != Lane::compute) continue;
+      if (op.start - before > kernel_gap_) divide(op, before, exposed);
+      const Share share = share_of(program_of(op), op);
+      if (share != Share::compute) exposed[static_cast<std::size_t>(share)] += op.end - op.start;
+      before = op.end;
+    }
+    if (timeline_.step_time > before) exposed[static_cast<std::size_t>(Share::host)] += timeline_.step_time - before;
+    for (std::size_t i = 0; i < share_count; ++i) {
+      if (exposed[i] > 0 && i != static_cast<std::size_t>(Share::compute))
+        timeline_.exposed[share_names[i]] = exposed[i];
+    }
   }
-  const SimTime host = timeline.exposed["host"], offload = timeline.exposed["offload"];
-  SimTime most = (timeline.step_time - communication - host - offload) / 2;
-  std::string bound = "compute";
-  for (const auto& [name, time] :
-       {std::pair<const char*, SimTime>{"communication", communication}, {"host", host}, {"offload", offload}}) {
-    if (time <= most) continue;
-    most = time;
-    bound = name;
+
+  /// The gap from `before` to the op's start.  Kernels of other lanes (copies into and out of buckets) belong to what they
+  /// waited for.
+  void divide(const TimedOp& op, SimTime before, std::array<SimTime, share_count>& exposed) const {
+    constexpr int most_hops = 16;  // a gap is the work of a few ops; chains of small copies end here
+    SimTime end = op.start;        // [before, end) is still to be told
+    const TimedOp* at = &op;
+    for (int hop = 0; hop < most_hops && end > before; ++hop) {
+      if (at->cause == Cause::host || at->cause == Cause::peer_host) {
+        exposed[static_cast<std::size_t>(Share::host)] += end - before;
+        return;
+      }
+      if (at->waited_for == none) return;
+      at = &timeline_.ops[at->waited_for];
+      const Share share = share_of(program_of(*at), *at);
+      if (share == Share::compute) continue;
+      const SimTime from = std::clamp(at->start, before, end);
+      exposed[static_cast<std::size_t>(share)] += end - from;
+      end = from;
+    }
   }
-  return bound;
-}
+
+  void measure_lanes() {
+    std::array<SimTime, lane_count> busy{};
+    for (const TimedOp& op : timeline_.ops) {
+      if (op.class_index == timeline_.slowest) busy[static_cast<std::size_t>(op.lane)] += op.end - op.start;
+    }
+    for (int l = 0; l < lane_count; ++l) {
+      const SimTime time = busy[static_cast<std::size_t>(l)];
+      const double share =
+          timeline_.step_time > 0 ? static_cast<double>(time) / static_cast<double>(timeline_.step_time) : 0;
+      timeline_.lanes.push_back({name_of(static_cast<Lane>(l)), time, share});
+    }
+  }
+
+  std::string most_of_the_path() const {
+    SimTime compute = 0, communication = 0, host = 0, offload = 0, before = 0;
+    for (const std::uint32_t index : timeline_.critical_path) {
+      const TimedOp& op = timeline_.ops[index];
+      const bool late = op.cause == Cause::host || op.cause == Cause::peer_host || op.cause == Cause::start;
+      (late ? host : compute) += std::max<SimTime>(op.start - before, 0);
+      const SimTime took = op.end - std::max(before, op.start);
+      switch (share_of(program_of(op), op)) {
+        case Share::compute: compute += took; break;
+        case Share::host: host += took; break;
+        case Share::offload: offload += took; break;
+        default: communication += took;
+      }
+      before = op.end;
+    }
+    host += timeline_.step_time - before;
+    const std::array<std::pair<SimTime, const char*>, 4> kinds{
+        {{compute, "compute"}, {communication, "communication"}, {host, "host"}, {offload, "offload"}}};
+    return std::max_element(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.first < b.first; })
+        ->second;
+  }
+
+  Timeline& timeline_;
+  const std::vector<const RankProgram*>& programs_;
+  SimTime kernel_gap_;
+};
 
 }  // namespace
 
 void summarise(Timeline& timeline, const std::vector<const RankProgram*>& programs, SimTime kernel_gap) {
-  std::uint32_t last = none;
-  for (std::uint32_t i = 0; i < timeline.ops.size(); ++i) {
-    if (last == none || timeline.ops[i].end > timeline.ops[last].end) last = i;
-  }
-  if (last == none) return;
-  timeline.step_time = std::max(timeline.step_time, timeline.ops[last].end);
-  const std::uint16_t slowest = timeline.ops[last].class_index;
-  account_exposed(timeline, *programs[slowest], slowest, kernel_gap);
-  for (std::uint32_t at = last; at != none; at = timeline.ops[at].waited_for) timeline.critical_path.push_back(at);
-  std::reverse(timeline.critical_path.begin(), timeline.critical_path.end());
-  measure_lanes(timeline, slowest);
-  timeline.bound_by = what_bounds(timeline);
-}
-
-double matrix_duty(const Timeline& timeline, const std::vector<const RankProgram*>& programs) {
-  SimTime matrix = 0;
-  for (const TimedOp& op : timeline.ops) {
-    if (op.class_index != 0 || op.lane != Lane::compute) continue;
-    const auto* compute = std::get_if<Compute>(&programs.front()->ops[op.op].action);
-    if (compute && programs.front()->kernels[compute->kernel].flops().count > 0) matrix += op.end - op.start;
-  }
-  return timeline.step_time > 0 ? static_cast<double>(matrix) / static_cast<double>(timeline.step_time) : 0;
+  Summary(timeline, programs, kernel_gap).run();
 }
 
 }  // namespace plimsoll

@@ -12,7 +12,4 @@ namespace plimsoll {
 /// @param kernel_gap gaps of the compute lane up to this are part of running, not of waiting
 void summarise(Timeline& timeline, const std::vector<const RankProgram*>& programs, SimTime kernel_gap);
 
-/// Share of the step in products and attention, which decides how far clocks sag.
-double matrix_duty(const Timeline& timeline, const std::vector<const RankProgram*>& programs);
-
 }  // namespace plimsoll

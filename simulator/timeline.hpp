@@ -10,8 +10,9 @@
 
 namespace plimsoll {
 
-/// Why an op did not start earlier.
-enum class Cause : std::uint8_t { start, lane, edge, host, peers };
+/// Why an op did not start earlier: its lane was busy, an op that it waits for ran, its host had not issued it, its peers had
+/// not arrived, or they had not because of their host.
+enum class Cause : std::uint8_t { start, lane, edge, host, peers, peer_host };
 
 /// One op of a rank's program on the clock.
 struct TimedOp {
@@ -33,12 +34,14 @@ struct Timeline {
   std::vector<TimedOp> ops;  ///< in order of their ends within a lane
   SimTime step_time = 0;
   std::map<std::string, SimTime> exposed;  ///< by cause: "all_gather", ..., "host", "offload", "bubble"
-  SimTime idle = 0;                        ///< no lane of the device runs anything
+  SimTime idle = 0;                        ///< nothing is on the device, not even a collective that waits for its peers
+  std::uint16_t slowest = 0;               ///< the class that ends last, of which all that follows is told
   std::vector<LaneUse> lanes;
   std::vector<std::uint32_t> critical_path;  ///< indices into ops, first to last
-  std::string bound_by;                      ///< "compute", "communication", "host", "offload"
-  Evidence evidence = Evidence::measured;    ///< the weakest of what was used
-  std::vector<std::string> unfinished;       ///< who waits for what, if ops were left over (a deadlock)
+  /// "compute", "communication", "host" or "offload": what most of the critical path is.
+  std::string bound_by;
+  Evidence evidence = Evidence::measured;  ///< the weakest of what was used
+  std::vector<std::string> unfinished;     ///< who waits for what, if ops were left over (a deadlock)
 };
 
 struct SimulateOptions {

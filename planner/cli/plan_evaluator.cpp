@@ -70,7 +70,7 @@ double with_sag(double plain, double sagged, double matrix, const GemmPrice& gem
 /// Work of the host in each micro-batch that depends neither on the sizes of buckets nor on how gathers are joined.
 bool is_of_each_micro_batch(HostWorkKind kind) {
   return kind != HostWorkKind::collective_issue && kind != HostWorkKind::optimizer_parameter &&
-         kind != HostWorkKind::cpu_adam;
+         kind != HostWorkKind::cpu_adam && kind != HostWorkKind::zero3_parameter;
 }
 
 /// What each micro-batch takes at least, whatever the engine does around its layers.
@@ -101,7 +101,7 @@ Floor floor_of(const StepProgram& program, std::uint16_t micro_batch, const Clus
     const SimTime alone = prices.kernel(kernel);
     device += times * (alone + gap * kernel.launches);
     sagged += times * (sagging.kernel(kernel) + gap * kernel.launches);
-    if (kernel.flops().count > 0) matrix += times * alone;
+    matrix += times * to_sim(prices.matrix_seconds(kernel));
     host += times * prices.launch(op.issuer, kernel.kind) * kernel.launches;
   }
   const double on_device =
@@ -128,7 +128,7 @@ class LaneSums {
     const SimTime lane = *std::max_element(lanes_.begin(), lanes_.end()) - prices_.kernel_gap();
     return to_seconds(std::max(host_, lane));
   }
-  /// Of products and attention, whose share of the step decides how far clocks sag.
+  /// Tensor-core work, whose share of the step decides how far clocks sag.
   double matrix_s() const { return to_seconds(matrix_); }
 
  private:
@@ -139,7 +139,7 @@ class LaneSums {
       const SimTime alone = prices_.kernel(kernel);
       lane += times * (alone + prices_.kernel_gap() * kernel.launches);
       host_ += times * prices_.launch(op.issuer, kernel.kind) * kernel.launches;
-      if (kernel.flops().count > 0) matrix_ += times * alone;
+      matrix_ += times * to_sim(prices_.matrix_seconds(kernel));
     } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
       lane += times * prices_.collective(*collective, example_).time;
     } else if (const auto* copy = std::get_if<HostCopy>(&op.action)) {

@@ -42,12 +42,14 @@ struct GemmPrice {
   double memory_bytes_per_s = 3.6e12;  ///< when the product is bound by memory
   double skinny_floor_s = 5e-6;        ///< min(m, n, k) <= 64
   double skinny_bytes_per_s = 2.6e12;
-  double fp32_flops_per_s = 50e12;  ///< on CUDA cores, without TF32
+  double fp32_flops_per_s = 46e12;  ///< on CUDA cores, without TF32
+  double fp32_fixed_s = 9.2e-6;     ///< of such a product, beyond its launch
+  double fp32_power = 0.6;  ///< of what tensor cores draw when busy: the weight of fp32 products in what sags clocks
   std::vector<Tile> tiles;
-  /// Clocks sag under sustained matrix work: from a duty (share of the step in products and attention) of `sag_from` on,
-  /// linearly, up to `sag` at `sag_full`.  It stretches what the SM clock bounds: products, attention, kernels priced by the
-  /// element.  Interpolated between two traced steps (duty 0.48: none; 0.63: 1.07).
-  double sag = 1.0, sag_from = 0.45, sag_full = 0.63;
+  /// Clocks sag under sustained matrix work, since power is capped.  With u = tensor-core FLOPs of the step over its time and
+  /// over flops_per_s, what the SM clock bounds (products, attention, kernels priced by the element) takes 1 + (sag - 1)
+  /// (u - sag_from) / (sag_full - sag_from) times as long, at least 1 and at most sag.
+  double sag = 1.0, sag_from = 0.33, sag_full = 0.66;
   Provenance provenance;
 };
 

@@ -10,15 +10,20 @@ namespace plimsoll {
 double gemm_seconds(const GemmPrice& price, int multiprocessors, double m, double n, double k, DType dtype,
                     double sag) {
   const double bytes = (m * k + k * n + m * n) * static_cast<double>(size_of(dtype));
-  if (std::min({m, n, k}) <= 64 && dtype != DType::fp32)
-    return std::max(price.skinny_floor_s, bytes / price.skinny_bytes_per_s);
-  const double rate = dtype == DType::fp32 ? price.fp32_flops_per_s : price.flops_per_s;
+  if (dtype == DType::fp32) {
+    constexpr double tile = 64.0 * 64.0;
+    const double rate = price.fp32_flops_per_s;
+    const double half_wave = tile * k / (rate / std::max(1, multiprocessors));
+    return price.launch_s + price.memset_s + std::min(price.fp32_fixed_s, half_wave) + 2 * m * n * k / rate * sag;
+  }
+  if (std::min({m, n, k}) <= 64) return std::max(price.skinny_floor_s, bytes / price.skinny_bytes_per_s);
   const double sms = std::max(1, multiprocessors);
   double best = std::numeric_limits<double>::infinity();
   for (const GemmPrice::Tile& tile : price.tiles) {
     const double waves = std::ceil(std::ceil(m / tile.m) * std::ceil(n / tile.n) / sms);
     const double area = static_cast<double>(tile.m) * tile.n;
-    const double step = 2 * area * k / (rate / sms * tile.efficiency) + price.epilogue_s_per_element * area;
+    const double step =
+        2 * area * k / (price.flops_per_s / sms * tile.efficiency) + price.epilogue_s_per_element * area;
     best = std::min(best, waves * step);
   }
   const double busy =

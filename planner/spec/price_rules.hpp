@@ -13,6 +13,8 @@ namespace plimsoll {
 
 /// C[m,n] = A[m,k] B[k,n]: t = launch + memset + max(min over tiles of waves (2 tm tn k / (rate e / SMs) + epilogue tm tn)
 /// + share B / traffic rate, B / memory rate), waves = ceil(tiles of the result / SMs), B = bytes of A, B and C.
+/// In fp32, on CUDA cores, t = launch + memset + min(fixed, half a wave of 64 x 64 tiles) + 2 m n k / rate: rows of an expert
+/// are any number, so that the last wave is half full in the mean, and products of few tiles are split along k.
 /// @param multiprocessors of the device, >= 1
 double gemm_seconds(const GemmPrice& price, int multiprocessors, double m, double n, double k, DType dtype,
                     double sag = 1);

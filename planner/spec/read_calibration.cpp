@@ -93,6 +93,8 @@ class CalibrationReader {
     seconds(r, "skinny_floor_us", g.skinny_floor_s, 1e-6);
     rate(r, "skinny_bytes_per_s", g.skinny_bytes_per_s);
     rate(r, "fp32_flops_per_s", g.fp32_flops_per_s);
+    seconds(r, "fp32_fixed_us", g.fp32_fixed_s, 1e-6);
+    if (const auto value = r.number("fp32_power", 0, 10)) g.fp32_power = *value;
     if (const auto value = r.number("sag", 1, 10)) g.sag = *value;
     if (const auto value = r.number("sag_from", 0, 1)) g.sag_from = *value;
     if (const auto value = r.number("sag_full", 0, 1)) g.sag_full = *value;
@@ -145,6 +147,9 @@ class CalibrationReader {
       seconds(entry, "ps_per_element", price.s_per_element, 1e-12);
       rate(entry, "bytes_per_s", price.bytes_per_s);
       price.provenance = provenance(entry);
+      if (price.fixed_s <= 0 && price.s_per_element <= 0 && price.bytes_per_s <= 0)
+        r.report(Severity::error, member.key.c_str(), "empty",
+                 "/kernels/" + member.key + " takes no time: it needs fixed_us, ps_per_element or bytes_per_s");
       entry.report_unknown();
       result_.kernels.insert_or_assign(member.key, price);
     }
@@ -204,8 +209,29 @@ class CalibrationReader {
         r.report(Severity::error, "pieces", "missing",
                  "a collective needs at least one piece {\"latency_us\", \"bytes_per_s\"}");
       price.provenance = provenance(r);
+      check_pieces(r, price);
       result_.collectives.push_back(std::move(price));
     });
+  }
+
+  /// t = min over pieces: one with a longer latency must have more bandwidth, or it is never the fastest.  Two curves for the
+  /// same collective contradict each other.
+  void check_pieces(ObjectReader& r, const CollectivePrice& price) {
+    for (std::size_t i = 0; i < price.pieces.size(); ++i) {
+      for (std::size_t j = 0; j < price.pieces.size(); ++j) {
+        const CollectivePrice::Piece &a = price.pieces[i], &b = price.pieces[j];
+        const bool beaten = a.latency_s <= b.latency_s && a.bytes_per_s >= b.bytes_per_s;
+        if (i == j || !beaten || (j < i && a.latency_s == b.latency_s && a.bytes_per_s == b.bytes_per_s)) continue;
+        r.report(
+            Severity::warning, "pieces", "curve",
+            fmt::format("piece {} is never the fastest: piece {} has no longer latency and no less bandwidth", j, i));
+      }
+    }
+    for (const CollectivePrice& other : result_.collectives) {
+      if (other.kind == price.kind && other.tier == price.tier && other.ranks == price.ranks)
+        r.report(Severity::error, "ranks", "twice",
+                 fmt::format("there is a curve of this kind and tier for {} ranks already", price.ranks));
+    }
   }
 
   template <class Read>
@@ -230,6 +256,37 @@ Result<Calibration> read_file(const std::string& path, std::string name) {
   return read_calibration(*document, std::move(name));
 }
 
+/// What a calibration does not hold is priced by the published figures, and said.
+void fill_holes(Calibration& calibration, const ClusterSpec& cluster, const std::string& name,
+                Diagnostics& diagnostics) {
+  const Calibration published = published_prices(cluster);
+  std::vector<std::string> holes;
+  if (calibration.gemm.tiles.empty()) {
+    calibration.gemm = published.gemm;
+    holes.emplace_back("gemm");
+  }
+  if (calibration.attention.forward.empty() || calibration.attention.backward.empty()) {
+    calibration.attention = published.attention;
+    holes.emplace_back("attention");
+  }
+  if (calibration.host.work_s.empty()) {
+    calibration.host = published.host;
+    holes.emplace_back("host");
+  }
+  const std::size_t priced = calibration.kernels.size();
+  calibration.kernels.insert(published.kernels.begin(), published.kernels.end());
+  if (const std::size_t missing = calibration.kernels.size() - priced; missing > 0)
+    holes.push_back(fmt::format("{} of the kernels", missing));
+  if (calibration.collectives.empty()) holes.emplace_back("collectives");
+  if (holes.empty()) return;
+  diagnostics.push_back({Severity::warning,
+                         "calibration.hole",
+                         {},
+                         fmt::format("the calibration {} has no {}", name, fmt::join(holes, ", no ")),
+                         {},
+                         "there the published figures are used, which are assumed"});
+}
+
 }  // namespace
 
 Result<Calibration> read_calibration(const Document& document, std::string name) {
@@ -250,6 +307,7 @@ Result<Calibration> load_calibration(std::string_view file_or_preset, const Clus
            {},
            "its times are those of another device"});
     }
+    if (result) fill_holes(*result, cluster, asked, result.diagnostics());
     return result;
   }
   if (!cluster.calibration.empty()) {

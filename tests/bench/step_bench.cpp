@@ -71,6 +71,69 @@ void volumes(benchmark::State& state) {
 }
 BENCHMARK(volumes)->Unit(benchmark::kMillisecond);
 
+/// One rank's timeline: a step of exactly 32,256 ops, kernels with a gather every 64.
+void timeline_of_one_rank(benchmark::State& state) {
+  constexpr std::size_t count = 32'256;
+  StepProgram program;
+  program.groups = {{"dp", 8, 1}};
+  program.world_size = 8;
+  RankProgram& rank = program.classes.emplace_back().program;
+  for (std::size_t i = 0; i < count; ++i) {
+    Op op;
+    op.role = "op";
+    if (i % 64 == 0) {
+      op.lane = Lane::gather;
+      op.action = Collective{CollectiveKind::all_gather, DType::bf16, 0, Bytes(100 << 20), Bytes(100 << 20)};
+    } else {
+      rank.kernels.push_back(Kernel::gemm(4096, 4096, 4096 + static_cast<std::int64_t>(i % 8) * 64, DType::bf16));
+      op.action = Compute{static_cast<KernelId>(rank.kernels.size() - 1)};
+      if (i % 64 == 1) {
+        op.first_after = static_cast<std::uint32_t>(rank.after.size());
+        op.after_count = 1;
+        rank.after.push_back(static_cast<OpId>(i - 1));
+      }
+    }
+    rank.ops.push_back(op);
+  }
+  rank.steady_end = count;
+  const auto cluster = load_cluster("8xh200");
+  const auto calibration = load_calibration("", *cluster);
+  SimulateOptions in_step;
+  in_step.host_skew = 0;
+  for (auto _ : state) {
+    Timeline result = simulate_step(program, *cluster, *calibration, in_step);
+    benchmark::DoNotOptimize(result.step_time);
+  }
+  state.counters["ns_per_op"] = benchmark::Counter(
+      static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(timeline_of_one_rank)->Unit(benchmark::kMillisecond);
+
+/// A mixture of experts over many GPUs, two rank classes (hosts that differ) and a straggler: goals 0.1, 1 and 10 s.
+void timeline_at_scale(benchmark::State& state) {
+  auto model = load_model("deepseek-v3");
+  auto cluster = load_cluster(std::to_string(state.range(0)) + "xh200");
+  PlanContext context;
+  context.overrides = {"engine=deepspeed",   "zero.stage=3",  "moe.implementation=autoep",
+                       "expert_parallel=64", "micro_batch=1", "sequence=4096"};
+  context.cluster_world = cluster->world();
+  context.model = &*model;
+  auto plan = read_plan(nullptr, context);
+  const Scenario s{std::move(*model), std::move(*cluster), std::move(*plan)};
+  const StepProgram program = build_step(s, 0);
+  const auto calibration = load_calibration("", s.cluster);
+  SimulateOptions options;
+  options.stragglers[1] = 1.2;
+  std::size_t ops = 0;
+  for (auto _ : state) {
+    Timeline result = simulate_step(program, s.cluster, *calibration, options);
+    ops = result.ops.size();
+    benchmark::DoNotOptimize(result.step_time);
+  }
+  state.counters["ops"] = static_cast<double>(ops);
+}
+BENCHMARK(timeline_at_scale)->Arg(1024)->Arg(9216)->Arg(100'096)->Unit(benchmark::kMillisecond);
+
 void timeline(benchmark::State& state, const char* engine, const char* stage) {
   const Scenario s = scenario(engine, stage);
   const StepProgram program = build_step(s, 0);

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
 
 #include "planner/cli/validation.hpp"
 #include "planner/spec/document.hpp"
@@ -37,7 +40,7 @@ constexpr Bound bounds[] = {
     {"allocated, end of a phase, saving", 0.005, 0.04},
     {"allocated, peak of a phase, saving", 0.002, 0.02},
     {"checkpoint files above 1 MB", 0.001, 0.001},
-    {"step time", 7.5, 39},
+    {"step time", 5.1, 25},
 };
 
 const Validation& validation() {
@@ -72,6 +75,78 @@ TEST(Accuracy, NoFigureGotWorse) {
     EXPECT_LE(100 * summary.max, bound->worst) << summary.figure << ", worst: " << summary.worst;
   }
   EXPECT_EQ(reached.size(), std::size(bounds));
+}
+
+/// The rows of the tables as they were written.
+const std::map<std::string, nlohmann::json>& table_rows() {
+  static const std::map<std::string, nlohmann::json> rows = [] {
+    std::map<std::string, nlohmann::json> result;
+    for (const char* name : {"h200_torch", "h200_deepspeed"}) {
+      std::ifstream file(fmt::format("{}/tests/data/measured/{}.json", PLIMSOLL_SOURCE_DIR, name));
+      for (const nlohmann::json& row : nlohmann::json::parse(file).at("rows")) result[row.at("id")] = row;
+    }
+    return result;
+  }();
+  return rows;
+}
+
+/// Predicted and measured step times by row.
+std::vector<std::pair<std::string, std::pair<double, double>>> step_times() {
+  std::vector<std::pair<std::string, std::pair<double, double>>> times;
+  for (const Comparison& row : validation().rows) {
+    if (row.figure == "step_time" && table_rows().count(row.id) != 0)
+      times.push_back({row.id, {row.predicted, row.measured}});
+  }
+  return times;
+}
+
+// Steps that neither a host nor eager Python bounds: all but stage 3, AutoEP, offload and compiled layers, above 0.2 s.
+TEST(Accuracy, StepsBoundByTheDevice) {
+  double sum = 0, bias = 0, worst = 0;
+  int n = 0;
+  for (const auto& [id, time] : step_times()) {
+    const nlohmann::json& plan = table_rows().at(id).at("plan");
+    const bool deepspeed = plan.at("engine") == "deepspeed";
+    const bool autoep = plan.value("/moe/implementation"_json_pointer, "") == "autoep";
+    if ((deepspeed && (plan.at("zero").at("stage") == 3 || autoep)) || plan.value("compile", false) ||
+        id.find("offload") != std::string::npos || time.second < 0.2)
+      continue;
+    const double error = time.first / time.second - 1;
+    sum += std::abs(error);
+    bias += error;
+    worst = std::max(worst, std::abs(error));
+    ++n;
+  }
+  EXPECT_EQ(n, 27);
+  EXPECT_LE(sum / n, 0.024);
+  EXPECT_LE(std::abs(bias / n), 0.01);
+  // One run of stage 2 with accumulation, whose steps took from 422 to 466 ms: its host was slower than the others'.
+  EXPECT_LE(worst, 0.08);
+}
+
+// A planner ranks plans: of one model's runs, the time a token takes, every pair in the order that was measured or not.
+TEST(Accuracy, PlansOfOneModelRankAsMeasured) {
+  std::map<std::string, std::vector<std::pair<double, double>>> by_model;
+  for (const auto& [id, time] : step_times()) {
+    const nlohmann::json& row = table_rows().at(id);
+    const nlohmann::json& plan = row.at("plan");
+    const double tokens = plan.at("micro_batch").get<double>() * plan.at("sequence").get<double>() *
+                          plan.value("gradient_accumulation", 1);
+    by_model[row.at("model").dump()].push_back({time.first / tokens, time.second / tokens});
+  }
+  int concordant = 0, discordant = 0;
+  for (const auto& [model, times] : by_model) {
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        const double order = (times[i].first - times[j].first) * (times[i].second - times[j].second);
+        concordant += order > 0;
+        discordant += order < 0;
+      }
+    }
+  }
+  const double tau = static_cast<double>(concordant - discordant) / (concordant + discordant);
+  EXPECT_GT(concordant + discordant, 300);
+  EXPECT_GE(tau, 0.9);
 }
 
 TEST(Accuracy, GivenRoutingsLieWithinTheStatedIntervals) {

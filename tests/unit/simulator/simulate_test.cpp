@@ -2,6 +2,8 @@
 // nothing, unless a test says otherwise.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "planner/spec/read_cluster.hpp"
 #include "simulator/timeline.hpp"
 
@@ -26,7 +28,7 @@ class SimulateTest : public ::testing::Test {
     for (const CollectiveKind kind : {CollectiveKind::all_gather, CollectiveKind::all_to_all}) {
       calibration_.collectives.push_back({kind, Tier::nvlink, 2, {{0, 1e6}}, {}});
     }
-    program_.groups = {{"dp", 2, 1}};
+    program_.groups = {{"dp", 2, 1}, {"ep", 2, 1}};
     program_.world_size = 2;
     program_.classes.emplace_back().ranks = 2;
   }
@@ -49,9 +51,11 @@ class SimulateTest : public ::testing::Test {
     rank().kernels.push_back(Kernel::pointwise(KernelKind::small, DType::fp32, microseconds, Bytes(0)));
     return add(Compute{static_cast<KernelId>(rank().kernels.size() - 1)}, lane, std::move(after));
   }
+  /// All-to-alls are of the experts' group, the rest of the data-parallel one.
   OpId collective(std::int64_t microseconds, Lane lane, CollectiveKind kind = CollectiveKind::all_gather,
                   std::vector<OpId> after = {}) {
-    return add(Collective{kind, DType::bf16, 0, Bytes(microseconds), Bytes(microseconds)}, lane, std::move(after));
+    const GroupId group = kind == CollectiveKind::all_to_all ? 1 : 0;
+    return add(Collective{kind, DType::bf16, group, Bytes(microseconds), Bytes(microseconds)}, lane, std::move(after));
   }
 
   Timeline run(SimulateOptions options = {}) {
@@ -146,6 +150,116 @@ TEST_F(SimulateTest, ALanesBusyTimeIsTheSumOfItsOpsAndThePathIsTheStep) {
   SimTime path = 0;
   for (const std::uint32_t index : timeline.critical_path) path += timeline.ops[index].end - timeline.ops[index].start;
   EXPECT_EQ(path, timeline.step_time);
+}
+
+// A communicator's kernels run one after another, on whatever streams they were launched.
+TEST_F(SimulateTest, CollectivesOfOneGroupRunInTheOrderOfTheirIssue) {
+  collective(5, Lane::reduce);
+  const OpId gather = collective(3, Lane::gather);
+  const Timeline timeline = run();
+  EXPECT_EQ(find(timeline, gather).start, 5 * us);
+  EXPECT_EQ(timeline.step_time, 8 * us);
+}
+
+// The gather could start at 0 and the exchange too: together they take less than one after the other, for each alone leaves
+// some of the bus unused.
+TEST_F(SimulateTest, AGatherAndAnExchangeOnOneBusTakeLessThanTheSumOfBoth) {
+  const double bandwidth = bandwidth_per_gpu(cluster_, Tier::nvlink).count;
+  for (CollectivePrice& price : calibration_.collectives)
+    price.pieces = {{0, 2 * 0.6 * 0.9 * bandwidth}};                                // 60 % of the bus each
+  const auto size = static_cast<std::int64_t>(2 * 0.6 * 0.9 * bandwidth * 100e-6);  // 100 us alone
+  collective(size, Lane::gather);
+  collective(size, Lane::exchange, CollectiveKind::all_to_all);
+  EXPECT_NEAR(static_cast<double>(run().step_time), 120.0 * us, 0.01 * us);  // 1.2 of the bus asked for
+}
+
+TEST_F(SimulateTest, OneLateRankOfFourMakesThreeWait) {
+  program_.world_size = 4;
+  program_.groups = {{"dp", 4, 1}, {"ep", 4, 1}};
+  cluster_ = *load_cluster("4xh200");
+  for (CollectivePrice& price : calibration_.collectives) price.ranks = 4;
+  compute(10);
+  const OpId gather = collective(5, Lane::compute);
+  SimulateOptions options;
+  options.stragglers[3] = 2;
+  const Timeline timeline = run(options);
+  EXPECT_EQ(find(timeline, gather, 0).start, 20 * us);
+  EXPECT_EQ(find(timeline, gather, 0).cause, Cause::peers);
+  EXPECT_EQ(find(timeline, gather, 1).cause, Cause::lane);
+  EXPECT_EQ(timeline.step_time, 25 * us);
+}
+
+// Rank 0 waits for a peer whose host is late: that is the host's time, not the link's.
+TEST_F(SimulateTest, WaitingForAPeersHostIsTheHostsTime) {
+  calibration_.host.launch_forward_s = 10e-6;
+  compute(1);
+  collective(2, Lane::compute);
+  SimulateOptions options;
+  options.host_skew = 1;  // the second class takes 20 us a launch
+  const Timeline timeline = run(options);
+  EXPECT_EQ(find(timeline, 1, 0).start, 40 * us);
+  EXPECT_EQ(find(timeline, 1, 0).cause, Cause::peer_host);
+  EXPECT_EQ(timeline.step_time, 42 * us);
+  EXPECT_EQ(timeline.bound_by, "host");
+  EXPECT_EQ(timeline.exposed.at("all_gather"), 2 * us);
+  EXPECT_EQ(timeline.exposed.at("host"), 39 * us);
+}
+
+// The compute lane waits 9 us: the host issues the gather after 5 of them, the gather takes the other 4.
+TEST_F(SimulateTest, AGapIsDividedAlongTheChainOfWhatItWaitedFor) {
+  add(HostWork{HostWorkKind::python, 5, Bytes(0)}, Lane::host);
+  const OpId gather = collective(4, Lane::gather);
+  compute(1, Lane::compute, {gather});
+  const Timeline timeline = run();
+  EXPECT_EQ(timeline.step_time, 10 * us);
+  EXPECT_EQ(timeline.exposed.at("host"), 5 * us);
+  EXPECT_EQ(timeline.exposed.at("all_gather"), 4 * us);
+}
+
+TEST_F(SimulateTest, AFullQueueHoldsTheHostBack) {
+  calibration_.host.queue_depth = 2;
+  for (int i = 0; i < 4; ++i) compute(10);
+  add(HostWork{HostWorkKind::cpu_adam, 1, Bytes(0)}, Lane::host);
+  // The fourth launch waits for the second kernel's end, and the host's work for the fourth launch.
+  EXPECT_EQ(find(run(), 4).start, 20 * us);
+}
+
+// Power is capped: at half of the rate at which clocks have sagged in full, what they bound takes half the sag longer.
+TEST_F(SimulateTest, ClocksSagByTheTensorWorkOverTheStepTime) {
+  GemmPrice& gemm = calibration_.gemm;
+  gemm.sag = 1.2;
+  gemm.sag_from = 0;
+  gemm.sag_full = 1;
+  gemm.launch_s = gemm.epilogue_s_per_element = gemm.traffic_share = 0;
+  gemm.flops_per_s = 1e12 * 132;  // 1 TFLOP/s an SM
+  gemm.memory_bytes_per_s = 1e18;
+  gemm.tiles = {{128, 128, 1}};
+  rank().kernels.push_back(Kernel::gemm(128 * 132, 128, 8192, DType::bf16));
+  add(Compute{0}, Lane::compute);
+  const double alone = 2.0 * 128 * 128 * 8192 / 1e12;
+  // x = alone (1 + 0.2 alone / x)
+  const double expected = alone * (1 + std::sqrt(1 + 0.8)) / 2;
+  EXPECT_NEAR(to_seconds(run().step_time), expected, 0.003 * expected);  // a sag within 0.002 is not simulated again
+}
+
+TEST_F(SimulateTest, ARingAllGatherTakesAStepLessThanItHasRanks) {
+  // Without a curve: a fixed start, a hop a step, and the wire's time at 85 % of the published bandwidth.
+  Calibration bare;
+  const auto seconds = [&](int ranks) {
+    const ClusterSpec cluster = *load_cluster(std::to_string(ranks) + "xh200");
+    StepProgram program;
+    program.groups = {{"dp", ranks, 1}};
+    program.classes.emplace_back();
+    const Prices prices(bare, cluster, program, 1);
+    const std::int64_t bytes = 1 << 20;
+    const double wire = bytes * (ranks - 1.0) / ranks / (0.85 * bandwidth_per_gpu(cluster, Tier::nvlink).count);
+    return to_seconds(
+               prices.collective({CollectiveKind::all_gather, DType::bf16, 0, Bytes(bytes), Bytes(bytes)}, 0).time) -
+           wire;
+  };
+  const double hop = hop_latency(cluster_, Tier::nvlink).count;
+  EXPECT_NEAR(seconds(8) - seconds(2), 6 * hop, 1e-11);
+  EXPECT_NEAR(seconds(4) - seconds(2), 2 * hop, 1e-11);
 }
 
 TEST_F(SimulateTest, AnEdgeToWhatIsNotYetIssuedBelongsToAnEarlierStep) {

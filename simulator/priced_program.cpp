@@ -1,0 +1,231 @@
+// Flattening and pricing (simulator/priced_program.hpp).
+#include "simulator/priced_program.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace plimsoll {
+
+namespace {
+
+constexpr std::uint32_t none = ~0u;
+
+struct CollectiveKey {
+  CollectiveKind kind;
+  GroupId group;
+  std::int64_t full, receive;
+  bool operator==(const CollectiveKey&) const = default;
+};
+struct HashOfKey {
+  std::size_t operator()(const CollectiveKey& key) const {
+    const auto mixed = static_cast<std::uint64_t>(key.full) * 0x9e3779b97f4a7c15ULL ^
+                       static_cast<std::uint64_t>(key.receive) * 0xc2b2ae3d27d4eb4fULL;
+    return static_cast<std::size_t>(mixed ^ (static_cast<std::uint64_t>(key.group) << 8U) ^
+                                    static_cast<std::uint64_t>(key.kind));
+  }
+};
+
+class Flattener {
+ public:
+  Flattener(const RankProgram& program, const StepProgram& step, int rank, const Prices& plain, const Prices& doubled)
+      : program_(program), step_(step), rank_(rank), plain_(plain), doubled_(doubled) {
+    result_.program = &program;
+  }
+
+  PricedProgram run() {
+    positions_.assign(program_.steady_end - program_.steady_first, none);
+    result_.ops.reserve(positions_.size());
+    for (OpId id = program_.steady_first; id < program_.steady_end; ++id) price(id);
+    unroll();
+    resolve();
+    return std::move(result_);
+  }
+
+ private:
+  void price(OpId id) {
+    const Op& op = program_.ops[id];
+    PricedOp priced;
+    priced.op = id;
+    priced.lane = op.lane;
+    if (const auto* compute = std::get_if<Compute>(&op.action)) {
+      price(op, program_.kernels[compute->kernel], priced);
+    } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
+      price(op, *collective, priced);
+    } else if (const auto* copy = std::get_if<HostCopy>(&op.action)) {
+      priced.work = plain_.copy(*copy);
+      priced.host = plain_.launch(op.issuer, KernelKind::small);
+    } else if (const auto* work = std::get_if<HostWork>(&op.action)) {
+      priced.what = PricedOp::What::host_work;
+      priced.host = plain_.host_work(*work);
+      priced.by_memory = work->kind == HostWorkKind::cpu_adam;
+      priced.noted = op.lane != Lane::host || priced.by_memory;
+    } else if (const auto* sync = std::get_if<HostSync>(&op.action)) {
+      priced.what = PricedOp::What::host_sync;
+      priced.lane = sync->waits_for;
+      priced.host = plain_.sync();
+    } else if (!std::holds_alternative<Send>(op.action) && !std::holds_alternative<Receive>(op.action)) {
+      return;  // Alloc, Free, EmptyCache take no time
+    }
+    positions_[id - program_.steady_first] = static_cast<std::uint32_t>(result_.ops.size());
+    result_.ops.push_back(priced);
+  }
+
+  /// Steps launch the same few hundred kernels again and again: each is priced once.
+  struct PricedKernel {
+    Kernel kernel;
+    SimTime work = -1, sagging = 0;
+    double matrix_s = 0;
+  };
+  const PricedKernel& price_of(const Kernel& kernel) {
+    const auto mixed =
+        (static_cast<std::uint64_t>(kernel.elements) + static_cast<std::uint64_t>(kernel.kind) * 64 +
+         static_cast<std::uint64_t>(kernel.dtype)) *
+            0x9e3779b97f4a7c15ULL ^
+        (static_cast<std::uint64_t>(kernel.bytes.count) + static_cast<std::uint64_t>(kernel.k)) * 0xc2b2ae3d27d4eb4fULL;
+    PricedKernel& known = kernels_[mixed >> (64U - kernel_slots_log2)];
+    const Kernel& k = known.kernel;
+    const bool same = known.work >= 0 && k.kind == kernel.kind && k.elements == kernel.elements && k.m == kernel.m &&
+                      k.n == kernel.n && k.k == kernel.k && k.batch == kernel.batch && k.dtype == kernel.dtype &&
+                      k.bytes == kernel.bytes && k.launches == kernel.launches;
+    if (same) return known;
+    known.kernel = kernel;
+    const SimTime alone = plain_.kernel(kernel);
+    known.work = alone + plain_.kernel_gap() * (kernel.launches - 1);
+    known.sagging = std::max<SimTime>(doubled_.kernel(kernel) - alone, 0);
+    known.matrix_s = plain_.matrix_seconds(kernel);
+    return known;
+  }
+
+  void price(const Op& op, const Kernel& kernel, PricedOp& priced) {
+    const PricedKernel& known = price_of(kernel);
+    priced.kind = kernel.kind;
+    priced.work = known.work;
+    priced.sagging = known.sagging;
+    priced.matrix_s = static_cast<float>(known.matrix_s);
+    priced.host =
+        plain_.launch(op.issuer, kernel.compiled ? KernelKind::compiled_pointwise : kernel.kind) * kernel.launches;
+  }
+
+  void price(const Op& op, const Collective& collective, PricedOp& priced) {
+    const CollectiveKey key{collective.kind, collective.group, collective.full_size.count,
+                            collective.receive_size.count};
+    const auto [known, added] = collectives_.try_emplace(key);
+    if (added) {
+      known->second.cost = plain_.collective(collective, rank_);
+      known->second.demand = static_cast<std::uint16_t>(result_.demands.size());
+      result_.demands.push_back(known->second.cost.demand);
+      if (known->second.cost.time > 0) result_.evidence = std::max(result_.evidence, known->second.cost.evidence);
+    }
+    priced.work = known->second.cost.time;
+    priced.collective = priced.work > 0;
+    priced.demand = known->second.demand;
+    priced.host = plain_.launch(op.issuer, KernelKind::small);
+  }
+
+  void unroll() {
+    std::size_t count = result_.ops.size();
+    for (const Repeat& repeat : program_.repeats)
+      count += static_cast<std::size_t>(std::max<std::int64_t>(repeat.count - 1, 0)) * (repeat.end - repeat.first);
+    result_.order.reserve(count);
+    const auto append = [&](OpId first, OpId end) {
+      for (OpId id = first; id < end; ++id) {
+        const std::uint32_t position = positions_[id - program_.steady_first];
+        if (position != none) result_.order.push_back(position);
+      }
+    };
+    OpId next = program_.steady_first;
+    for (const Repeat& repeat : program_.repeats) {
+      if (repeat.first < program_.steady_first || repeat.end > program_.steady_end) continue;
+      append(next, repeat.first);
+      for (std::int64_t i = 0; i < repeat.count; ++i) append(repeat.first, repeat.end);
+      next = repeat.end;
+    }
+    append(next, program_.steady_end);
+  }
+
+  /// Instances and what each waits for; an edge to an op not yet issued belongs to an earlier step, which has ended.
+  void resolve() {
+    std::vector<std::uint32_t> latest(result_.ops.size(), none);
+    std::vector<std::uint32_t> of_group(step_.groups.size(), none);
+    const auto count = static_cast<std::uint32_t>(result_.order.size());
+    result_.first_edge.reserve(count + 1);
+    for (std::uint32_t instance = 0; instance < count; ++instance) {
+      const std::uint32_t position = result_.order[instance];
+      const PricedOp& priced = result_.ops[position];
+      result_.first_edge.push_back(static_cast<std::uint32_t>(result_.edges.size()));
+      if (priced.what != PricedOp::What::device) continue;
+      const Op& op = program_.ops[priced.op];
+      for (const OpId from : program_.waits(op)) {
+        if (from < program_.steady_first || from >= program_.steady_end) continue;
+        const std::uint32_t at = positions_[from - program_.steady_first];
+        if (at != none) hold_back(priced, latest[at]);
+      }
+      if (priced.collective) {
+        std::uint32_t& before = of_group[std::get<Collective>(op.action).group];
+        hold_back(priced, before);
+        before = instance;
+      }
+      latest[position] = instance;
+      result_.matrix_s += static_cast<double>(priced.matrix_s);
+      result_.lanes[static_cast<std::size_t>(priced.lane)].push_back(instance);
+    }
+    result_.first_edge.push_back(static_cast<std::uint32_t>(result_.edges.size()));
+  }
+
+  void hold_back(const PricedOp& priced, std::uint32_t from) {
+    if (from != none && result_.of(from).lane != priced.lane) result_.edges.push_back(from);
+  }
+
+  struct Known {
+    CollectiveCost cost;
+    std::uint16_t demand = 0;
+  };
+  const RankProgram& program_;
+  const StepProgram& step_;
+  int rank_;
+  const Prices& plain_;
+  const Prices& doubled_;
+  PricedProgram result_;
+  static constexpr unsigned kernel_slots_log2 = 11;
+  std::vector<PricedKernel> kernels_ = std::vector<PricedKernel>(std::size_t{1} << kernel_slots_log2);
+  std::vector<std::uint32_t> positions_;  ///< by op of the step: in result_.ops
+  std::unordered_map<CollectiveKey, Known, HashOfKey> collectives_;
+};
+
+}  // namespace
+
+PricedProgram priced_program(const RankProgram& program, const StepProgram& step, int rank, const Prices& plain,
+                             const Prices& doubled) {
+  return Flattener(program, step, rank, plain, doubled).run();
+}
+
+double sag_of(const GemmPrice& gemm, double matrix_s, double step_s) {
+  if (gemm.sag <= 1 || step_s <= 0) return 1;
+  const double share = (matrix_s / step_s - gemm.sag_from) / std::max(gemm.sag_full - gemm.sag_from, 1e-9);
+  return 1 + (gemm.sag - 1) * std::clamp(share, 0.0, 1.0);
+}
+
+double least_step_s(const PricedProgram& program, const Prices& prices, const GemmPrice& gemm) {
+  std::array<double, lane_count> plain{}, sagging{};
+  double host = 0;
+  for (const std::uint32_t position : program.order) {
+    const PricedOp& op = program.ops[position];
+    host += to_seconds(op.host);
+    if (op.what != PricedOp::What::device) continue;
+    plain[static_cast<std::size_t>(op.lane)] += to_seconds(op.work + prices.kernel_gap());
+    sagging[static_cast<std::size_t>(op.lane)] += to_seconds(op.sagging);
+  }
+  const auto longest = [&](double sag) {
+    double most = host;
+    for (std::size_t l = 0; l < lane_count; ++l) most = std::max(most, plain[l] + sagging[l] * (sag - 1));
+    return most;
+  };
+  double low = longest(1), high = longest(gemm.sag);
+  for (int i = 0; i < 20 && low < high; ++i) {
+    const double middle = (low + high) / 2;
+    (longest(sag_of(gemm, program.matrix_s, middle)) >= middle ? low : high) = middle;
+  }
+  return low;
+}
+
+}  // namespace plimsoll
