@@ -1,4 +1,5 @@
-// plimsoll compare: which tensor is in a real step and not in the program, or the other way round?
+// plimsoll compare: which tensor is in a real step and not in the program, or the other way round, and which kernels take
+// how long?
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -11,9 +12,11 @@
 #include "planner/cli/evaluate.hpp"
 #include "planner/cli/in_words.hpp"
 #include "planner/cli/json_output.hpp"
+#include "planner/cli/kineto_comparison.hpp"
 #include "planner/cli/table.hpp"
 #include "planner/cli/terminal.hpp"
 #include "planner/cli/trace_comparison.hpp"
+#include "planner/spec/read_calibration.hpp"
 
 namespace plimsoll {
 namespace {
@@ -149,11 +152,56 @@ int compare_records(const CompareOptions& options, Bytes threshold) {
   return has_errors(record.diagnostics()) ? exit_code::input : exit_code::ok;
 }
 
+/// Errors of a trace that was read, but is not of this plan.
+std::optional<Diagnostic> of_another_step(const ProfilerTrace& trace, const KinetoComparison& comparison,
+                                          const Scenario& scenario) {
+  Diagnostic diagnostic;
+  auto file = std::make_shared<SourceFile>();
+  file->name = trace.name;
+  diagnostic.place.file = std::move(file);
+  diagnostic.code = "compare.program";
+  if (trace.world_size > 0 && trace.world_size != scenario.plan.world_size) {
+    diagnostic.message =
+        fmt::format("this is a trace of {} ranks, and the plan has {}", trace.world_size, scenario.plan.world_size);
+    return diagnostic;
+  }
+  if (comparison.likeness() >= least_shared) return std::nullopt;
+  diagnostic.message = fmt::format("this is of another program: {:.1f} % of the kernels' time is in the same classes",
+                                   100 * comparison.likeness());
+  diagnostic.help = fmt::format("compared with {}; does the trace hold one steady step?", scenario_in_words(scenario));
+  return diagnostic;
+}
+
+int compare_kineto(const CompareOptions& options) {
+  const std::optional<Inputs> inputs = load_scenario(options.inputs);
+  if (!inputs) return exit_code::input;
+  const auto refuse = [&options](const Diagnostics& diagnostics) {
+    print_diagnostics(diagnostics);
+    if (options.inputs.json) print(diagnostics_json(diagnostics));
+    return exit_code::input;
+  };
+  const auto file = load_unpacked(options.kineto);
+  if (!file) return refuse(file.diagnostics());
+  const auto trace = read_profiler_trace(*file);
+  if (!trace) return refuse(trace.diagnostics());
+  const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
+  const auto calibration = load_calibration(options.inputs.calibration, evaluation.scenario.cluster);
+  if (!calibration) return refuse(calibration.diagnostics());
+  SimulateOptions in_step;
+  in_step.host_skew = 0;
+  const Timeline timeline = simulate_step(evaluation.program, evaluation.scenario.cluster, *calibration, in_step);
+  const KinetoComparison comparison{use_of(timeline, evaluation.rank_program()), use_of(*trace)};
+  if (const auto refusal = of_another_step(*trace, comparison, evaluation.scenario)) return refuse({*refusal});
+  print(options.inputs.json ? kineto_json(comparison, evaluation.program.digest) : kineto_text(comparison));
+  const bool beyond = options.within && std::abs(comparison.compute_error()) > *options.within / 100;
+  return beyond ? exit_code::beyond : exit_code::ok;
+}
+
 int compare_with(const CompareOptions& options) {
-  if (!options.kineto.empty()) return usage("--kineto: profiler traces are not read yet");
+  if (!options.kineto.empty()) return compare_kineto(options);
   if (!options.run_log.empty()) return usage("--run-log: logs of runs are not read yet");
   if (options.allocator_trace.empty() && options.snapshot.empty())
-    return usage("what was measured? Give --allocator-trace FILE or --snapshot FILE");
+    return usage("what was measured? Give --allocator-trace FILE, --snapshot FILE or --kineto FILE");
   const auto threshold = parse_bytes(options.threshold);
   if (!threshold || threshold->count < 0)
     return usage(fmt::format("--threshold {} is no size, for example \"1 MiB\"", options.threshold));
@@ -174,7 +222,9 @@ std::function<int()> declare_compare(CLI::App& app) {
          "  torch.cuda.memory._record_memory_history(context=\"alloc\", stacks=\"python\")  before the step\n"
          "  json.dump(torch.cuda.memory._snapshot(), open(\"snapshot.json\", \"w\"))  after it")
       ->excludes(trace);
-  app.add_option("--kineto", options->kineto, "a profiler trace: not read yet");
+  app.add_option("--kineto", options->kineto,
+                 "a trace of torch.profiler of one steady step (Chrome JSON, CUDA activities), also compressed")
+      ->excludes(trace);
   app.add_option("--run-log", options->run_log, "a log of a run: not read yet");
   app.add_option("--threshold", options->threshold, "smaller allocations are left out")
       ->type_name("SIZE")
@@ -182,7 +232,9 @@ std::function<int()> declare_compare(CLI::App& app) {
   app.add_option("--steps", options->steps, "steady steps that the record holds")
       ->capture_default_str()
       ->check(CLI::Range(1, 100));
-  app.add_option("--within", options->within, "exit with 5 if the peak's error is beyond this many percent")
+  app.add_option(
+         "--within", options->within,
+         "exit with 5 if the peak's error (of a profiler trace: that of compute time) is beyond this many percent")
       ->type_name("PERCENT")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--events", options->events, "both lists of events where they differ, as diff shows files");

@@ -15,6 +15,7 @@
 #include "planner/cli/table.hpp"
 #include "planner/cli/terminal.hpp"
 #include "planner/spec/document.hpp"
+#include "planner/spec/read_calibration.hpp"
 
 namespace plimsoll {
 namespace {
@@ -70,9 +71,13 @@ int diff(const DiffOptions& options) {
   const std::optional<Inputs> a = load_side(options.inputs, options.a);
   const std::optional<Inputs> b = load_side(options.inputs, options.b);
   if (!a || !b) return exit_code::input;
+  const auto prices_of_a = load_calibration(options.inputs.calibration, *a->cluster());
+  const auto prices_of_b = load_calibration(options.inputs.calibration, *b->cluster());
+  print_diagnostics(prices_of_a.diagnostics());
+  if (!prices_of_a || !prices_of_b) return exit_code::input;
   const Evaluation of_a = evaluate(a->scenario(), a->rank()), of_b = evaluate(b->scenario(), b->rank());
   const DiffTerms memory = memory_terms(of_a.ledger, of_b.ledger), volumes = volume_terms(of_a, of_b),
-                  time = time_terms(of_a, of_b);
+                  time = time_terms(of_a, of_b, *prices_of_a, *prices_of_b);
   if (options.inputs.json) {
     print(diff_json(of_a, of_b, memory, volumes, time));
     return exit_code::ok;
@@ -81,7 +86,7 @@ int diff(const DiffOptions& options) {
   print_side("B", of_b);
   print(table_of("memory at the peak, GiB", memory, double{1 << 30}));
   print(table_of("sent by one GPU in a step, GiB", volumes, double{1 << 30}));
-  print(table_of("time (lower bounds from peak rates)", time, 0));
+  print(table_of("simulated step", time, 0));
   return exit_code::ok;
 }
 

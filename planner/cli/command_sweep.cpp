@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "planner/account/work.hpp"
 #include "planner/base/format.hpp"
 #include "planner/cli/chart.hpp"
 #include "planner/cli/commands.hpp"
@@ -13,6 +12,8 @@
 #include "planner/cli/json_output.hpp"
 #include "planner/cli/table.hpp"
 #include "planner/cli/terminal.hpp"
+#include "planner/spec/read_calibration.hpp"
+#include "simulator/timeline.hpp"
 
 namespace plimsoll {
 namespace {
@@ -52,7 +53,7 @@ std::optional<Axis> axis_of(const std::string& text) {
   return axis;
 }
 
-std::vector<SweepRow> rows_of(const Inputs& inputs, const std::vector<Axis>& axes) {
+std::vector<SweepRow> rows_of(const Inputs& inputs, const std::vector<Axis>& axes, const Calibration& calibration) {
   Progress progress("sweep");
   std::vector<SweepRow> rows;
   std::vector<std::size_t> at(axes.size());
@@ -69,7 +70,9 @@ std::vector<SweepRow> rows_of(const Inputs& inputs, const std::vector<Axis>& axe
       Evaluation evaluation = evaluate(*scenario, inputs.rank(), false);
       row.ledger = evaluation.ledger;
       row.volume = account_volume(evaluation.program, evaluation.rank_program(), scenario->cluster).per_gpu;
-      row.lower_bound = account_work(evaluation.program, evaluation.rank_program(), scenario->cluster).lower_bound;
+      row.step_time = Seconds(to_seconds(simulate_step(evaluation.program, scenario->cluster, calibration).step_time));
+      if (row.step_time.count > 0)
+        row.tokens_per_s = static_cast<double>(evaluation.program.tokens_per_step_per_rank) / row.step_time.count;
     } else {
       for (const Diagnostic& diagnostic : scenario.diagnostics())
         if (diagnostic.severity == Severity::error && row.refusal.empty()) row.refusal = diagnostic.message;
@@ -96,16 +99,17 @@ std::string csv_of(const std::vector<Axis>& axes, const std::vector<SweepRow>& r
   for (const Axis& axis : axes) text += csv_field(axis.key) + ",";
   text +=
       "verdict,allocated_peak_bytes,reserved_peak_bytes,device_peak_bytes,margin_bytes,host_per_node_bytes,"
-      "wire_bytes_per_step,step_time_lower_bound_s,refusal\n";
+      "wire_bytes_per_step,step_time_s,tokens_per_s_per_gpu,refusal\n";
   for (const SweepRow& row : rows) {
     for (const std::string& value : row.values) text += csv_field(value) + ",";
     if (row.ledger) {
       const Ledger& ledger = *row.ledger;
-      text += fmt::format("{},{},{},{},{},{},{},{:.6g},\n", name_of(ledger.verdict), ledger.allocated_peak.value.count,
-                          ledger.reserved_peak.value.count, ledger.device_peak.value.count, ledger.margin.count,
-                          ledger.host_per_node.count, row.volume.count, row.lower_bound.count);
+      text += fmt::format("{},{},{},{},{},{},{},{:.6g},{:.6g},\n", name_of(ledger.verdict),
+                          ledger.allocated_peak.value.count, ledger.reserved_peak.value.count,
+                          ledger.device_peak.value.count, ledger.margin.count, ledger.host_per_node.count,
+                          row.volume.count, row.step_time.count, row.tokens_per_s);
     } else {
-      text += fmt::format("refused,,,,,,,,{}\n", csv_field(row.refusal));
+      text += fmt::format("refused,,,,,,,,,{}\n", csv_field(row.refusal));
     }
   }
   return text;
@@ -115,7 +119,7 @@ void print_table(const std::vector<Axis>& axes, const std::vector<SweepRow>& row
   std::vector<Table::Column> columns;
   for (const Axis& axis : axes) columns.push_back({axis.key, Align::right});
   for (const char* title : {"verdict"}) columns.push_back({title});
-  for (const char* title : {"allocated", "reserved", "device", "margin", "sent a step", "step at least"})
+  for (const char* title : {"allocated", "reserved", "device", "margin", "sent a step", "step", "tokens/s"})
     columns.push_back({title, Align::right});
   columns.push_back({""});
   Table table(columns);
@@ -126,16 +130,17 @@ void print_table(const std::vector<Axis>& axes, const std::vector<SweepRow>& row
       const Colour colour = colour_of(ledger.verdict);
       cells.insert(cells.end(), {paint(name_of(ledger.verdict), colour), gibibytes(ledger.allocated_peak.value),
                                  gibibytes(ledger.reserved_peak.value), gibibytes(ledger.device_peak.value),
-                                 gibibytes(ledger.margin), gibibytes(row.volume), format(row.lower_bound),
+                                 gibibytes(ledger.margin), gibibytes(row.volume), format(row.step_time),
+                                 fmt::format("{:.0f}", row.tokens_per_s),
                                  paint(bar(ledger.device_peak.value / ledger.capacity, 20), colour)});
     } else {
-      cells.insert(cells.end(), {paint("refused", Colour::dim), "", "", "", "", "", "", row.refusal});
+      cells.insert(cells.end(), {paint("refused", Colour::dim), "", "", "", "", "", "", "", row.refusal});
     }
     table.row(std::move(cells));
   }
   print(fmt::format(
-      "{}\nGiB; peaks of a steady step on one GPU; the bars are the device peak against the card. The step's "
-      "time is a lower bound: the busiest lane at peak rates.\n",
+      "{}\nGiB; peaks of a steady step on one GPU; the bars are the device peak against the card. The step is "
+      "simulated; tokens/s are those of one GPU.\n",
       table.text()));
 }
 
@@ -163,7 +168,10 @@ int sweep(const SweepOptions& options) {
   if (!axes) return exit_code::usage;
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
-  const std::vector<SweepRow> rows = rows_of(*inputs, *axes);
+  const auto calibration = load_calibration(options.inputs.calibration, *inputs->cluster());
+  print_diagnostics(calibration.diagnostics());
+  if (!calibration) return exit_code::input;
+  const std::vector<SweepRow> rows = rows_of(*inputs, *axes, *calibration);
   std::vector<std::string> keys;
   for (const Axis& axis : *axes) keys.push_back(axis.key);
   if (!options.chart.empty()) write_chart(options.chart, keys, rows);

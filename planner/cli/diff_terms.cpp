@@ -7,6 +7,7 @@
 
 #include "planner/account/volume.hpp"
 #include "planner/account/work.hpp"
+#include "simulator/timeline.hpp"
 
 namespace plimsoll {
 namespace {
@@ -54,17 +55,27 @@ DiffTerms volume_terms(const Evaluation& a, const Evaluation& b) {
   return terms;
 }
 
-DiffTerms time_terms(const Evaluation& a, const Evaluation& b) {
-  const Work of_a = account_work(a.program, a.rank_program(), a.scenario.cluster);
-  const Work of_b = account_work(b.program, b.rank_program(), b.scenario.cluster);
-  const auto tokens = [](const Evaluation& side, const Work& work) {
-    return static_cast<double>(side.program.tokens_per_step_per_rank) / work.lower_bound.count;
+DiffTerms time_terms(const Evaluation& a, const Evaluation& b, const Calibration& of_a, const Calibration& of_b) {
+  const Timeline first = simulate_step(a.program, a.scenario.cluster, of_a),
+                 second = simulate_step(b.program, b.scenario.cluster, of_b);
+  const auto tokens = [](const Evaluation& side, const Timeline& timeline) {
+    return static_cast<double>(side.program.tokens_per_step_per_rank) / to_seconds(timeline.step_time);
   };
-  return {{"compute at peak rates, s", of_a.compute_bound.count, of_b.compute_bound.count},
-          {"communication at peak rates, s", of_a.communication_bound.count, of_b.communication_bound.count},
-          {"step at least, s", of_a.lower_bound.count, of_b.lower_bound.count},
-          {"tokens/s a GPU at most", tokens(a, of_a), tokens(b, of_b)},
-          {"kernel launches", static_cast<double>(of_a.launches), static_cast<double>(of_b.launches)}};
+  DiffTerms terms{{"step, s", to_seconds(first.step_time), to_seconds(second.step_time)},
+                  {"tokens/s a GPU", tokens(a, first), tokens(b, second)},
+                  {"device idle, s", to_seconds(first.idle), to_seconds(second.idle)}};
+  std::map<std::string, DiffTerm> waits;
+  for (const auto& [cause, time] : first.exposed) waits[cause].a = to_seconds(time);
+  for (const auto& [cause, time] : second.exposed) waits[cause].b = to_seconds(time);
+  for (auto& [cause, term] : waits) {
+    term.name = "compute waits for " + cause + ", s";
+    terms.push_back(std::move(term));
+  }
+  const auto launches = [](const Evaluation& side) {
+    return static_cast<double>(account_work(side.program, side.rank_program(), side.scenario.cluster).launches);
+  };
+  terms.push_back({"kernel launches", launches(a), launches(b)});
+  return terms;
 }
 
 }  // namespace plimsoll

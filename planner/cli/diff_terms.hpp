@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "planner/cli/json_output.hpp"
+#include "planner/spec/calibration.hpp"
 
 namespace plimsoll {
 
@@ -13,7 +14,7 @@ using DiffTerms = std::vector<DiffTerm>;
 DiffTerms memory_terms(const Ledger& a, const Ledger& b);
 /// Bytes sent by one GPU in a step, by collective, group and tier.
 DiffTerms volume_terms(const Evaluation& a, const Evaluation& b);
-/// Lower bounds from peak rates; each term's name ends in its unit.
-DiffTerms time_terms(const Evaluation& a, const Evaluation& b);
+/// The simulated steps and what they wait for; each term's name ends in its unit.
+DiffTerms time_terms(const Evaluation& a, const Evaluation& b, const Calibration& of_a, const Calibration& of_b);
 
 }  // namespace plimsoll

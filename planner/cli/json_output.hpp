@@ -31,7 +31,8 @@ struct SweepRow {
   std::optional<Ledger> ledger;     ///< nothing: refused
   std::string refusal;              ///< why
   Bytes volume;                     ///< sent by one GPU in a step
-  Seconds lower_bound;              ///< of the step's time
+  Seconds step_time;                ///< simulated
+  double tokens_per_s = 0;          ///< of one GPU
 };
 std::string sweep_json(const std::vector<std::string>& keys, const std::vector<SweepRow>& rows);
 

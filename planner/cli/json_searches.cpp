@@ -79,7 +79,8 @@ std::string sweep_json(const std::vector<std::string>& keys, const std::vector<S
       json["margin_bytes"] = ledger.margin.count;
       json["host_per_node_bytes"] = ledger.host_per_node.count;
       json["wire_bytes_per_step"] = row.volume.count;
-      json["step_time_lower_bound_s"] = row.lower_bound.count;
+      json["step_time_s"] = row.step_time.count;
+      json["tokens_per_s_per_gpu"] = row.tokens_per_s;
     } else {
       json["verdict"] = nullptr;
       json["refusal"] = row.refusal;
