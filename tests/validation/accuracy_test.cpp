@@ -83,7 +83,8 @@ const std::map<std::string, nlohmann::json>& table_rows() {
     std::map<std::string, nlohmann::json> result;
     for (const char* name : {"h200_torch", "h200_deepspeed"}) {
       std::ifstream file(fmt::format("{}/tests/data/measured/{}.json", PLIMSOLL_SOURCE_DIR, name));
-      for (const nlohmann::json& row : nlohmann::json::parse(file).at("rows")) result[row.at("id")] = row;
+      const nlohmann::json table = nlohmann::json::parse(file);
+      for (const nlohmann::json& row : table.at("rows")) result[row.at("id")] = row;
     }
     return result;
   }();

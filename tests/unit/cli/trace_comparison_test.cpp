@@ -175,9 +175,9 @@ TEST_F(Compare, ARecordOfAnotherProgramIsRefused) {
 }
 
 TEST_F(Compare, WhatIsNotReadYetIsRefusedByName) {
-  const auto result = run(command("--kineto", "trace.json"));
+  const auto result = run(command("--run-log", "run.jsonl"));
   EXPECT_EQ(result.code, 2);
-  EXPECT_THAT(result.err, HasSubstr("--kineto"));
+  EXPECT_THAT(result.err, HasSubstr("--run-log"));
 }
 
 }  // namespace
