@@ -114,13 +114,17 @@ std::string phase_of(const RankProgram& program, OpId op) {
   return {};
 }
 
+/// Routing changes what the steps reserve, not what construction and saving do.
+bool is_step(const std::string& phase) { return phase.starts_with("first_step_") || phase.starts_with("steady_"); }
+
 /// The verdict on the device: does the job fit when the allocator is bounded by what is left to it?
 void judge_device(Ledger& ledger, const RankProgram& program, const LedgerContext& context) {
   ledger.margin = context.capacity - ledger.job_device_peak.value;
   if (ledger.job_device_peak.interval.high >= context.capacity ||
       ledger.margin < scaled(context.capacity, tight_share)) {
     ledger.gpu_verdict = Verdict::tight;
-    ledger.breaks_phase = ledger.job_peak_phase;
+    const bool by_routing = !is_step(ledger.job_peak_phase) && ledger.device_peak.interval.high >= context.capacity;
+    ledger.breaks_phase = by_routing ? ledger.peak_phase : ledger.job_peak_phase;
     ledger.breaks_tensor = largest_at_peak(program, ledger.replay);
   }
   if (ledger.margin.count >= 0) return;
@@ -154,8 +158,10 @@ Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
   ledger.device_peak = {replay.reserved_peak + outside,
                         {ledger.reserved_peak.interval.low + outside, ledger.reserved_peak.interval.high + outside},
                         device};
-  ledger.job_device_peak = {
-      replay.job_reserved_peak + outside, {below(reach.job.low) + outside, above(reach.job.high) + outside}, device};
+  const bool in_step = is_step(replay.job_peak_phase);
+  const Interval job{in_step ? below(reach.job.low) : reach.job.low,
+                     std::max(in_step ? above(reach.job.high) : reach.job.high, ledger.reserved_peak.interval.high)};
+  ledger.job_device_peak = {replay.job_reserved_peak + outside, {job.low + outside, job.high + outside}, device};
   ledger.peak_phase = replay.peak_phase;
   ledger.job_peak_phase = replay.job_peak_phase;
   judge_device(ledger, program, context);

@@ -282,22 +282,23 @@ double host_adam_s(const StepProgram& program, const Prices& prices) {
 
 /// A plan whose tensors are at least so large fits, and not only tightly, on a device of at least so many bytes
 /// (planner/account/ledger.hpp).
-Bytes least_to_fit(Bytes live, const LedgerContext& context) {
+Bytes least_to_fit(const LeastLive& live, const LedgerContext& context) {
   const Bytes outside = context.outside.total();
   const auto scaled = [](Bytes bytes, double factor) {
     return Bytes(static_cast<std::int64_t>(static_cast<double>(bytes.count) * factor));
   };
-  return std::max(scaled(outside + live, 1 / (1 - tight_share)), outside + scaled(live, 1 + context.reserved_margin));
+  return std::max(scaled(outside + live.of_job(), 1 / (1 - tight_share)),
+                  outside + scaled(live.in_steps, 1 + context.reserved_margin));
 }
 
 Outline memory_outline(const Shortened& shortened, const Scenario& scenario, const Calibration& calibration) {
   const int rank = first_rank(scenario);
   const StepProgram few = build_step(shortened.few, rank), more = build_step(shortened.more, rank);
   const LedgerContext context = ledger_context(scenario);
-  const Bytes live = least_live(few.classes.front().program, more.classes.front().program, shortened.left_out,
-                                shortened.constructs_whole);
+  const LeastLive live = least_live(few.classes.front().program, more.classes.front().program, shortened.left_out,
+                                    shortened.constructs_whole);
   Outline outline;
-  outline.least_memory = live + context.outside.total();
+  outline.least_memory = live.of_job() + context.outside.total();
   outline.least_to_fit = least_to_fit(live, context);
   const Prices prices(calibration, scenario.cluster, few, 1);
   const double adam = host_adam_s(few, prices);

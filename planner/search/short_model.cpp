@@ -111,12 +111,13 @@ std::optional<Shortened> shorten(const Scenario& scenario) {
   return result;
 }
 
-Bytes least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out, bool constructs_whole) {
+LeastLive least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out, bool constructs_whole) {
   const Peaks small = peaks_of(few), large = peaks_of(more);
-  Bytes least;
+  LeastLive least;
   for (std::size_t i = 0; i < (constructs_whole ? small.size() : steady_phases); ++i) {
     const Bytes grown = (large[i] - small[i] - stray_of_a_layer) * left_out;
-    least = std::max(least, small[i] + std::max(Bytes(0), grown) - stray);
+    Bytes& part = i < steady_phases ? least.in_steps : least.in_construction;
+    part = std::max(part, small[i] + std::max(Bytes(0), grown) - stray);
   }
   return least;
 }

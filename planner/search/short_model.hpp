@@ -10,6 +10,7 @@
 // the optimizer's phase, which works in groups of limited size, is left out.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -31,7 +32,11 @@ struct Shortened {
 /// something layer by layer.
 std::optional<Shortened> shorten(const Scenario& scenario);
 
-/// Live tensors of the whole plan at the job's peak are at least that many bytes.
-Bytes least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out, bool constructs_whole);
+/// What the whole plan's live tensors are at least, at the peaks of its steady step and of its construction.
+struct LeastLive {
+  Bytes in_steps, in_construction;
+  Bytes of_job() const { return std::max(in_steps, in_construction); }
+};
+LeastLive least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out, bool constructs_whole);
 
 }  // namespace plimsoll

@@ -22,7 +22,8 @@ RankProgram program_of(const Scenario& scenario) { return build_step(scenario, 0
 
 Bytes least_of(const Shortened& shortened) {
   return least_live(program_of(shortened.few), program_of(shortened.more), shortened.left_out,
-                    shortened.constructs_whole);
+                    shortened.constructs_whole)
+      .of_job();
 }
 
 /// Of the device's live tensors, construction included.
