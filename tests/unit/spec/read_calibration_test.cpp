@@ -1,0 +1,82 @@
+// Calibrations with holes, impossible times and contradictions: each is told with its place, or filled and said.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "planner/spec/read_calibration.hpp"
+#include "planner/spec/read_cluster.hpp"
+
+namespace plimsoll {
+namespace {
+
+using ::testing::HasSubstr;
+
+Result<Calibration> read(const std::string& sections) {
+  const std::string path = ::testing::TempDir() + "calibration_under_test.json";
+  std::ofstream(path) << R"({"format": "plimsoll-calibration/1", "device": "h200")" << sections << "}";
+  return load_calibration(path, *load_cluster("2xh200"));
+}
+
+const Diagnostic* find(const Diagnostics& diagnostics, const std::string& code) {
+  for (const Diagnostic& diagnostic : diagnostics) {
+    if (diagnostic.code == code) return &diagnostic;
+  }
+  return nullptr;
+}
+
+void expect_error(const std::string& sections, const std::string& code, int column_at_least = 1) {
+  const auto calibration = read(sections);
+  ASSERT_FALSE(calibration) << sections;
+  const Diagnostic* error = find(calibration.diagnostics(), code);
+  ASSERT_NE(error, nullptr) << code;
+  EXPECT_EQ(error->place.line, 1);
+  EXPECT_GE(error->place.column, column_at_least);
+}
+
+TEST(ReadCalibration, TimesAndRatesThatCannotBeAreErrorsWithTheirPlaces) {
+  expect_error(R"(, "gemm": {"launch_us": -1, "tiles": [{"m": 128, "n": 128}]})", "calibration.range", 40);
+  expect_error(R"(, "gemm": {"flops_per_s": 0, "tiles": [{"m": 128, "n": 128}]})", "calibration.range");
+  expect_error(R"(, "gemm": {"tiles": []})", "calibration.missing");
+  expect_error(R"(, "kernels": {"vectorized": {"evidence": "fitted"}})", "calibration.empty");
+  expect_error(R"(, "collectives": [{"kind": "all_gather", "tier": "nvlink", "ranks": 2, "pieces": []}])",
+               "calibration.missing");
+}
+
+TEST(ReadCalibration, TwoCurvesOfOneCollectiveContradictEachOther) {
+  const std::string curve =
+      R"({"kind": "all_gather", "tier": "nvlink", "ranks": 2, "pieces": [{"latency_us": 5, "bytes_per_s": 1e11}]})";
+  expect_error(R"(, "collectives": [)" + curve + "," + curve + "]", "calibration.twice");
+}
+
+TEST(ReadCalibration, APieceThatIsNeverTheFastestIsToldAndLeavesTheCurve) {
+  const auto calibration = read(
+      R"(, "collectives": [{"kind": "all_gather", "tier": "nvlink", "ranks": 2,
+           "pieces": [{"latency_us": 5, "bytes_per_s": 5e11}, {"latency_us": 20, "bytes_per_s": 2e11}]}])");
+  ASSERT_TRUE(calibration);
+  const Diagnostic* warning = find(calibration.diagnostics(), "calibration.curve");
+  ASSERT_NE(warning, nullptr);
+  EXPECT_EQ(warning->severity, Severity::warning);
+}
+
+TEST(ReadCalibration, HolesAreFilledWithPublishedFiguresAndSaid) {
+  const auto calibration = read("");
+  ASSERT_TRUE(calibration);
+  const Diagnostic* warning = find(calibration.diagnostics(), "calibration.hole");
+  ASSERT_NE(warning, nullptr);
+  EXPECT_THAT(warning->message, HasSubstr("no gemm, no attention, no host"));
+  EXPECT_FALSE(calibration->gemm.tiles.empty());
+  EXPECT_EQ(calibration->gemm.provenance.evidence, Evidence::assumed);
+  EXPECT_FALSE(calibration->kernels.empty());
+}
+
+TEST(ReadCalibration, AnotherDevicesCalibrationIsAWarning) {
+  const std::string path = ::testing::TempDir() + "calibration_of_another.json";
+  std::ofstream(path) << R"({"format": "plimsoll-calibration/1", "device": "a100-80"})";
+  const auto calibration = load_calibration(path, *load_cluster("2xh200"));
+  ASSERT_TRUE(calibration);
+  EXPECT_NE(find(calibration.diagnostics(), "calibration.device"), nullptr);
+}
+
+}  // namespace
+}  // namespace plimsoll
