@@ -9,6 +9,7 @@
 #include "planner/cli/common_inputs.hpp"
 #include "planner/cli/in_words.hpp"
 #include "planner/cli/json_output.hpp"
+#include "planner/cli/ledger_rows.hpp"
 #include "planner/cli/remedy.hpp"
 #include "planner/cli/table.hpp"
 #include "planner/cli/terminal.hpp"
@@ -19,20 +20,12 @@ namespace {
 
 constexpr int bar_cells = 40;
 
-std::string share_of(Bytes part, Bytes whole) {
-  return whole.count > 0 ? fmt::format("{:.1f} %", 100 * (part / whole)) : std::string();
-}
-
 void print_verdict(const Evaluation& evaluation, const std::optional<Remedy>& remedy) {
   const Ledger& ledger = evaluation.ledger;
-  const bool host = ledger.breaks_on_host;
-  print(fmt::format("{}: {} of {} GiB on the device, margin {} GiB ({})\n",
-                    paint(name_of(ledger.verdict), colour_of(ledger.verdict)), gibibytes(ledger.job_device_peak.value),
-                    gibibytes(ledger.capacity), gibibytes(ledger.margin), share_of(ledger.margin, ledger.capacity)));
+  print(fmt::format("{}: {}\n", paint(name_of(ledger.verdict), colour_of(ledger.verdict)), room_in_words(ledger)));
   print(fmt::format("{}\n", scenario_in_words(evaluation.scenario)));
   if (ledger.verdict == Verdict::fits) return;
-  print(fmt::format("{} in {}: {}\n", host ? "The host's memory is short" : "The device's memory is short",
-                    ledger.breaks_phase, ledger.breaks_tensor));
+  print(fmt::format("{}\n", break_in_words(ledger)));
   if (!remedy) {
     print("No single change of micro-batch, recompute, stage, ep, offload or GPUs makes it fit.\n");
     return;
@@ -44,26 +37,25 @@ void print_verdict(const Evaluation& evaluation, const std::optional<Remedy>& re
                     gibibytes(remedy->margin)));
 }
 
+Colour colour_of_row(const LedgerRow& row, const Ledger& ledger) {
+  switch (row.kind) {
+    case LedgerRow::Kind::unused: return Colour::dim;
+    case LedgerRow::Kind::allocated: return Colour::bold;
+    case LedgerRow::Kind::device: return colour_of(ledger.gpu_verdict);
+    case LedgerRow::Kind::category:
+    case LedgerRow::Kind::outside: break;
+  }
+  return Colour::none;
+}
+
 void print_categories(const Evaluation& evaluation) {
   const Ledger& ledger = evaluation.ledger;
   Table table({{""}, {"GiB", Align::right}, {"of card", Align::right}, {""}});
-  const auto row = [&](const std::string& name, Bytes bytes, Colour colour) {
-    table.row({name, gibibytes(bytes), share_of(bytes, ledger.capacity),
-               paint(bar(bytes / ledger.capacity, bar_cells), colour)});
-  };
-  Bytes sum;
-  for (int i = 0; i < category_count; ++i) {
-    const Bytes bytes = ledger.replay.categories_at_peak[static_cast<std::size_t>(i)];
-    sum += bytes;
-    if (bytes.count > 0) row(name_of(static_cast<Category>(i)), bytes, Colour::none);
+  for (const LedgerRow& row : rows_at_peak(ledger)) {
+    if (row.kind == LedgerRow::Kind::category && row.bytes.count == 0) continue;
+    table.row({row.name, gibibytes(row.bytes), share_in_words(row.bytes, ledger.capacity),
+               paint(bar(row.bytes / ledger.capacity, bar_cells), colour_of_row(row, ledger))});
   }
-  row("allocator_slack", ledger.replay.slack_at_peak, Colour::dim);
-  row("allocated at the peak", ledger.allocated_peak.value, Colour::bold);
-  row("reserved but not in use then", ledger.reserved_peak.value - ledger.allocated_peak.value, Colour::dim);
-  row("CUDA context and kernels", ledger.outside.context, Colour::none);
-  row("NCCL", ledger.outside.nccl, Colour::none);
-  row("engine's libraries", ledger.outside.libraries, Colour::none);
-  row("device peak", ledger.device_peak.value, colour_of(ledger.gpu_verdict));
   print(fmt::format("\nRank {} at the peak of a steady step: {}, {}\n{}", evaluation.rank, ledger.peak_phase,
                     peak_op_in_words(evaluation), table.text(2)));
 }

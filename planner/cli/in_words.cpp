@@ -113,6 +113,23 @@ ParameterCounts parameters_of(const Scenario& scenario) {
 
 std::string gibibytes(Bytes bytes) { return fmt::format("{:.2f}", static_cast<double>(bytes.count) / (1 << 30)); }
 
+std::string share_in_words(Bytes part, Bytes whole) {
+  return whole.count > 0 ? fmt::format("{:.1f} %", 100 * (part / whole)) : std::string();
+}
+
+std::string room_in_words(const Ledger& ledger) {
+  return fmt::format("{} of {} GiB on the device, margin {} GiB ({})", gibibytes(ledger.job_device_peak.value),
+                     gibibytes(ledger.capacity), gibibytes(ledger.margin),
+                     share_in_words(ledger.margin, ledger.capacity));
+}
+
+std::string break_in_words(const Ledger& ledger) {
+  if (ledger.verdict == Verdict::fits) return {};
+  return fmt::format("{} in {}: {}",
+                     ledger.breaks_on_host ? "The host's memory is short" : "The device's memory is short",
+                     ledger.breaks_phase, ledger.breaks_tensor);
+}
+
 std::string count_in_words(const Diagnostics& diagnostics) {
   const auto count = [&](Severity severity) {
     return std::count_if(diagnostics.begin(), diagnostics.end(),

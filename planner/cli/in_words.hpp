@@ -30,6 +30,15 @@ ParameterCounts parameters_of(const Scenario& scenario);
 /// Always in GiB, for columns that compare: "12.34".
 std::string gibibytes(Bytes bytes);
 
+/// "17.3 %" of the whole; "" where there is no whole.
+std::string share_in_words(Bytes part, Bytes whole);
+
+/// "115.60 of 139.80 GiB on the device, margin 24.20 GiB (17.3 %)"
+std::string room_in_words(const Ledger& ledger);
+
+/// "The device's memory is short in steady_forward: logits in fp32"; "" where it fits.
+std::string break_in_words(const Ledger& ledger);
+
 /// "3 errors, 1 warning"; "" if there is neither.
 std::string count_in_words(const Diagnostics& diagnostics);
 
