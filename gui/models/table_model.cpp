@@ -1,0 +1,62 @@
+// A table for Qt's views (gui/models/table_model.hpp).
+#include "gui/models/table_model.hpp"
+
+#include <QFont>
+
+namespace plimsoll::gui {
+
+void TableModel::show(TableData table) {
+  const bool same_form = table.rows.size() == table_.rows.size() && table.columns.size() == table_.columns.size();
+  if (!same_form) {
+    beginResetModel();
+    table_ = std::move(table);
+    endResetModel();
+    return;
+  }
+  table_ = std::move(table);  // figures change while a slider moves; selection and scrolling stay
+  if (!table_.rows.empty()) Q_EMIT dataChanged(index(0, 0), index(rowCount() - 1, columnCount() - 1));
+  if (!table_.columns.empty()) Q_EMIT headerDataChanged(Qt::Horizontal, 0, columnCount() - 1);
+}
+
+int TableModel::rowCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : static_cast<int>(table_.rows.size());
+}
+
+int TableModel::columnCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : static_cast<int>(table_.columns.size());
+}
+
+QVariant TableModel::data(const QModelIndex& index, int role) const {
+  const auto column = static_cast<std::size_t>(index.column());
+  const TableRow& row = table_.rows[static_cast<std::size_t>(index.row())];
+  const TableCell& cell = row.cells[column];
+  switch (role) {
+    case Qt::DisplayRole: return QString::fromStdString(cell.text);
+    case Qt::ToolTipRole: return cell.tip.empty() ? QVariant() : QString::fromStdString(cell.tip);
+    case Qt::TextAlignmentRole:
+      return QVariant(Qt::AlignVCenter | (table_.columns[column].right ? Qt::AlignRight : Qt::AlignLeft));
+    case Qt::FontRole: {
+      if (!row.strong) return {};
+      QFont font;
+      font.setBold(true);
+      return font;
+    }
+    case order_role:
+      return table_.columns[column].right ? QVariant(cell.order) : QVariant(QString::fromStdString(cell.text));
+    case id_role: return QString::fromStdString(row.id);
+    default: return {};
+  }
+}
+
+QVariant TableModel::headerData(int section, Qt::Orientation orientation, int role) const {
+  if (orientation != Qt::Horizontal) return {};
+  const TableColumn& column = table_.columns[static_cast<std::size_t>(section)];
+  switch (role) {
+    case Qt::DisplayRole: return QString::fromStdString(column.title);
+    case Qt::ToolTipRole: return column.tip.empty() ? QVariant() : QString::fromStdString(column.tip);
+    case Qt::TextAlignmentRole: return QVariant(Qt::AlignVCenter | (column.right ? Qt::AlignRight : Qt::AlignLeft));
+    default: return {};
+  }
+}
+
+}  // namespace plimsoll::gui

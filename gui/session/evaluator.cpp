@@ -1,0 +1,187 @@
+// The two threads of an evaluator (gui/session/evaluator.hpp).
+#include "gui/session/evaluator.hpp"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace plimsoll::gui {
+namespace {
+
+/// As long as edits follow each other faster than this, nothing settles: the first answers have the machine to themselves.
+constexpr auto pause_before_settling = std::chrono::milliseconds(30);
+
+/// Step programs are large: answers are remembered up to so many ops in all, about 200 MB.
+constexpr std::size_t most_remembered_ops = 1'000'000;
+
+std::size_t ops_of(const AnswerPtr& answer) {
+  const Evaluation* evaluation = answer->evaluation ? answer->evaluation.get() : answer->begun.get();
+  return evaluation != nullptr ? evaluation->rank_program().ops.size() : 0;
+}
+
+}  // namespace
+
+Evaluator::Evaluator(std::function<void(AnswerPtr)> deliver)
+    : deliver_(std::move(deliver)),
+      quick_([this](const std::stop_token& stop) { answer_newest(stop); }),
+      slow_([this](const std::stop_token& stop) { settle_newest(stop); }) {}
+
+Evaluator::~Evaluator() {
+  const std::lock_guard lock(mutex_);
+  newer_.request_stop();
+}
+
+std::uint64_t Evaluator::ask(ScenarioText text) {
+  const std::lock_guard lock(mutex_);
+  ++counts_.asked;
+  if (question_) ++counts_.skipped;
+  question_ = Question{std::move(text), ++newest_};
+  likely_.clear();
+  newer_.request_stop();
+  newer_ = std::stop_source();
+  asked_.notify_one();
+  return newest_;
+}
+
+void Evaluator::prepare(std::vector<ScenarioText> likely) {
+  const std::lock_guard lock(mutex_);
+  likely_ = std::move(likely);
+  answered_.notify_one();
+}
+
+EvaluatorCounts Evaluator::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+void Evaluator::forget() {
+  const std::lock_guard lock(mutex_);
+  memory_.clear();
+}
+
+bool Evaluator::deliver(const AnswerPtr& answer) {
+  const std::lock_guard order(delivery_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (answer->generation != newest_) {
+      ++counts_.stale;
+      return false;
+    }
+    ++counts_.delivered;
+  }
+  deliver_(answer);
+  return true;
+}
+
+void Evaluator::answer_newest(const std::stop_token& stop) {
+  while (true) {
+    Question question;
+    {
+      std::unique_lock lock(mutex_);
+      if (!asked_.wait(lock, stop, [&] { return question_.has_value(); })) return;
+      question = std::move(*question_);
+      question_.reset();
+    }
+    AnswerPtr answer = remembered(question.text);
+    if (answer) {
+      auto again = std::make_shared<Answer>(*answer);
+      again->generation = question.generation;
+      answer = std::move(again);
+    } else {
+      answer = answer_quickly(question.text, question.generation);
+    }
+    if (!deliver(answer) || !answer->inputs) continue;
+    const std::lock_guard lock(mutex_);
+    to_settle_ = std::move(answer);
+    answered_.notify_one();
+  }
+}
+
+void Evaluator::settle_newest(const std::stop_token& stop) {
+  while (true) {
+    AnswerPtr answer;
+    {
+      std::unique_lock lock(mutex_);
+      if (!answered_.wait(lock, stop, [&] { return to_settle_ != nullptr || !likely_.empty(); })) return;
+      // Another edit within the pause starts it anew.
+      std::uint64_t seen = 0;
+      while (seen != newest_ && !stop.stop_requested()) {
+        seen = newest_;
+        asked_.wait_for(lock, stop, pause_before_settling, [&] { return newest_ != seen; });
+      }
+      answer = std::exchange(to_settle_, nullptr);
+    }
+    if (!answer) {
+      prepare_next();
+      continue;
+    }
+    settle_in_steps(std::move(answer));
+    answer = nullptr;
+    ::malloc_trim(0);
+  }
+}
+
+void Evaluator::prepare_next() {
+  ScenarioText text;
+  {
+    const std::lock_guard lock(mutex_);
+    if (likely_.empty()) return;
+    text = std::move(likely_.back());
+    likely_.pop_back();
+    if (std::any_of(memory_.begin(), memory_.end(), [&](const AnswerPtr& known) { return known->text == text; }))
+      return;
+  }
+  AnswerPtr answer = answer_quickly(text, 0);
+  if (!answer->has_errors()) remember(answer);
+}
+
+/// @return false if it has become stale
+bool Evaluator::settle_in_steps(AnswerPtr answer) {
+  std::stop_token overtaken;
+  {
+    const std::lock_guard lock(mutex_);
+    if (answer->generation != newest_) {
+      ++counts_.stale;
+      return false;
+    }
+    overtaken = newer_.get_token();
+  }
+  const auto next = [&](AnswerPtr further) {
+    answer = std::move(further);
+    return deliver(answer) && answer->evaluation != nullptr;
+  };
+  if (!answer->settled && !next(settle(*answer))) return false;
+  if (!answer->step && !next(simulate(*answer))) return false;
+  remember(answer);
+  if (answer->remedy_known) return true;
+  if (!next(find_remedy(*answer, overtaken))) return false;
+  remember(answer);
+  return true;
+}
+
+void Evaluator::remember(const AnswerPtr& answer) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(memory_, [&](const AnswerPtr& known) { return known->text == answer->text; });
+  memory_.push_front(answer);
+  std::size_t ops = 0;
+  const auto last = std::find_if(memory_.begin(), memory_.end(), [&](const AnswerPtr& known) {
+    ops += ops_of(known);
+    return ops > most_remembered_ops;
+  });
+  memory_.erase(last, memory_.end());
+}
+
+AnswerPtr Evaluator::remembered(const ScenarioText& text) {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::find_if(memory_.begin(), memory_.end(), [&](const AnswerPtr& known) { return known->text == text; });
+  if (found == memory_.end()) return nullptr;
+  ++counts_.remembered;
+  AnswerPtr answer = *found;
+  memory_.erase(found);
+  if (answer->settled) memory_.push_front(answer);  // else its program is given up when it settles
+  return answer;
+}
+
+}  // namespace plimsoll::gui

@@ -1,0 +1,71 @@
+// Who evaluates while the user goes on editing?  Two threads: one gives every newest edit its first answer, the other lets the
+// newest answer settle once edits pause.  An edit carries a generation number; whatever is not of the newest generation when
+// it is done is stale and dropped, and counted.  No Qt here.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <thread>
+
+#include "gui/session/answer.hpp"
+
+namespace plimsoll::gui {
+
+struct EvaluatorCounts {
+  std::uint64_t asked = 0;       ///< edits
+  std::uint64_t skipped = 0;     ///< overtaken by a newer edit before anything was computed
+  std::uint64_t stale = 0;       ///< answers dropped since a newer edit came while they were computed
+  std::uint64_t delivered = 0;   ///< answers of any step
+  std::uint64_t remembered = 0;  ///< edits whose answer, or its first step, was known already
+};
+
+class Evaluator {
+ public:
+  /// @param deliver is called on the evaluator's threads, one call at a time, for answers that are not stale
+  explicit Evaluator(std::function<void(AnswerPtr)> deliver);
+  ~Evaluator();
+  Evaluator(const Evaluator&) = delete;
+  Evaluator& operator=(const Evaluator&) = delete;
+
+  /// @return the generation of this edit
+  std::uint64_t ask(ScenarioText text);
+  /// Makes the first answers to what is likely to be asked next, while there is nothing else to do.
+  void prepare(std::vector<ScenarioText> likely);
+  EvaluatorCounts counts() const;
+  /// Forgets what is remembered, since files may have changed.
+  void forget();
+
+ private:
+  struct Question {
+    ScenarioText text;
+    std::uint64_t generation = 0;
+  };
+  void answer_newest(const std::stop_token& stop);
+  void settle_newest(const std::stop_token& stop);
+  void prepare_next();
+  bool settle_in_steps(AnswerPtr answer);
+  bool deliver(const AnswerPtr& answer);
+  void remember(const AnswerPtr& answer);
+  AnswerPtr remembered(const ScenarioText& text);
+
+  std::function<void(AnswerPtr)> deliver_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any asked_, answered_;
+  std::optional<Question> question_;  ///< not begun
+  AnswerPtr to_settle_;               ///< not begun
+  std::vector<ScenarioText> likely_;  ///< not begun, the next one last
+  std::uint64_t newest_ = 0;
+  std::stop_source newer_;  ///< stopped when a newer edit comes
+  EvaluatorCounts counts_;
+  std::deque<AnswerPtr> memory_;  ///< settled or prepared answers, newest first
+  std::mutex delivery_;
+  std::jthread quick_, slow_;  ///< last: they stop before the rest goes
+};
+
+}  // namespace plimsoll::gui

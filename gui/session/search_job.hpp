@@ -1,0 +1,56 @@
+// Who searches for the best plan while the window stays alive?  A thread, with progress and a way to stop it.
+#pragma once
+
+#include <QObject>
+#include <memory>
+#include <thread>
+
+#include "gui/session/scenario_text.hpp"
+#include "planner/cli/recommendation.hpp"
+#include "planner/spec/read_calibration.hpp"
+
+namespace plimsoll::gui {
+
+struct SearchQuestion {
+  ScenarioText text;
+  std::vector<std::string> open;  ///< keys that the search may choose although the scenario sets them
+  std::int64_t global_batch = 0;  ///< sequences of an optimizer step; 0: most tokens/s
+  double budget_s = 5;
+  bool accept_tight = false;
+};
+
+/// The settings of a scenario that a search may choose anew: all but what says how the run is to be.
+std::vector<std::string> keys_to_search(const ScenarioText& text);
+
+class SearchJob : public QObject {
+  Q_OBJECT
+ public:
+  using QObject::QObject;
+  ~SearchJob() override;
+
+  bool is_running() const { return running_; }
+  /// Of the last search that ended by itself; null before.
+  const std::shared_ptr<const Recommendation>& result() const { return result_; }
+  const SearchQuestion& question() const { return question_; }
+
+  /// Stops the running one first.
+  void start(SearchQuestion question);
+  void cancel();
+
+ Q_SIGNALS:
+  void progressed(const QString& words);
+  /// result() is there, or `error` says why not; "" where it was cancelled.
+  void finished(const QString& error);
+
+ private:
+  void take(const std::shared_ptr<const Recommendation>& result, const QString& error, bool cancelled);
+
+  SearchQuestion question_;
+  std::shared_ptr<const Recommendation> result_;
+  bool running_ = false;
+  std::uint64_t run_ = 0;
+  std::jthread thread_;
+  std::vector<std::jthread> stopping_;  ///< the window does not wait for them
+};
+
+}  // namespace plimsoll::gui

@@ -1,0 +1,233 @@
+// Edits, answers and their order (gui/session/session.hpp).
+#include "gui/session/session.hpp"
+
+#include <QFile>
+#include <QMetaObject>
+#include <array>
+
+#include "planner/base/machine_error.hpp"
+#include "planner/spec/document.hpp"
+
+namespace plimsoll::gui {
+namespace {
+
+constexpr int autosave_delay_ms = 500;
+/// Edits of one key that follow each other faster are one step of the history.
+constexpr qint64 one_drag_ms = 800;
+
+/// Delivers an answer from the evaluator's thread to the session's.
+template <class Take>
+std::function<void(AnswerPtr)> to_thread_of(QObject* session, Take take) {
+  return [session, take](AnswerPtr answer) {
+    QMetaObject::invokeMethod(
+        session, [take, answer = std::move(answer)] { take(answer); }, Qt::QueuedConnection);
+  };
+}
+
+bool has_any(const Document& document, std::initializer_list<const char*> keys) {
+  return std::any_of(keys.begin(), keys.end(), [&](const char* key) { return document.root().find(key) != nullptr; });
+}
+
+}  // namespace
+
+Session::Session(const SessionState& state, QString autosave, QObject* parent)
+    : QObject(parent),
+      tab(state.tab),
+      history_(state.scenario),
+      autosave_(std::move(autosave)),
+      compared_(state.compared),
+      compared_evaluator_(to_thread_of(this,
+                                       [this](const AnswerPtr& answer) {
+                                         compared_answer_ = answer;
+                                         Q_EMIT compared_changed();
+                                       })),
+      evaluator_(to_thread_of(this, [this](const AnswerPtr& answer) { take(answer); })) {
+  autosave_timer_.setSingleShot(true);
+  autosave_timer_.setInterval(autosave_delay_ms);
+  connect(&autosave_timer_, &QTimer::timeout, this, [this] { save_session(this->state(), autosave_); });
+  ask();
+  evaluate_compared();
+}
+
+Session::~Session() = default;
+
+bool Session::is_stale() const { return !good_ || good_->generation != generation_; }
+
+SessionState Session::state() const { return {text(), compared_, tab}; }
+
+void Session::edit(ScenarioText text, const QString& key, bool merge) {
+  if (text == history_.now()) return;
+  last_key_ = key;
+  const bool follows = since_edit_.isValid() && since_edit_.elapsed() < one_drag_ms;
+  since_edit_.start();
+  history_.edit(std::move(text), key.toStdString(), merge && follows);
+  ask();
+  Q_EMIT text_changed();
+}
+
+void Session::ask() {
+  generation_ = evaluator_.ask(text());
+  if (!autosave_.isEmpty()) autosave_timer_.start();
+}
+
+void Session::take(const AnswerPtr& answer) {
+  if (answer->generation != generation_) return;  // an edit came after it was sent
+  newest_ = answer;
+  if (!answer->has_errors()) good_ = answer;
+  if (answer->remedy_known) expect(last_key_);
+  Q_EMIT answered();
+}
+
+void Session::set(const QString& key, const QString& value) {
+  ScenarioText text = this->text();
+  text.settings[key.toStdString()] = value.toStdString();
+  edit(std::move(text), key, true);
+}
+
+void Session::expect(const QString& key) {
+  const Control* control = find_control(key.toStdString());
+  if (control == nullptr || control->kind != Control::Kind::number || is_stale() || !good_->settled) return;
+  const ControlState& state = good_->controls.at(control->key);
+  const auto now = std::find(control->values.begin(), control->values.end(), state.value);
+  if (now == control->values.end()) return;
+  std::vector<ScenarioText> likely;
+  const auto add = [&](std::size_t index) {
+    if (index >= control->values.size() || !state.refused[index].empty()) return;
+    likely.push_back(text());
+    likely.back().settings[control->key] = control->values[index];
+  };
+  const auto at = static_cast<std::size_t>(now - control->values.begin());
+  add(at - 1);
+  add(at + 1);
+  evaluator_.prepare(std::move(likely));
+}
+
+void Session::unset(const QString& key) {
+  ScenarioText text = this->text();
+  text.settings.erase(key.toStdString());
+  edit(std::move(text), key, false);
+}
+
+void Session::set_model(const QString& model) {
+  ScenarioText text = this->text();
+  text.model = model.toStdString();
+  edit(std::move(text), "model", false);
+}
+
+void Session::set_cluster(const QString& cluster, int nodes) {
+  ScenarioText text = this->text();
+  text.cluster = cluster.toStdString();
+  text.nodes = nodes;
+  text.settings.erase("world_size");  // all GPUs of the new one
+  edit(std::move(text), "cluster", true);
+}
+
+void Session::set_plan_file(const QString& path) {
+  ScenarioText text = this->text();
+  text.plan_file = path.toStdString();
+  text.is_ds_config = !path.isEmpty() && kind_of_file(path) == FileKind::ds_config;
+  text.settings.clear();
+  edit(std::move(text), "plan", false);
+}
+
+void Session::set_text(const ScenarioText& text, const QString& key) { edit(text, key, false); }
+
+QString Session::open_any(const QString& path) {
+  switch (kind_of_file(path)) {
+    case FileKind::model: set_model(path); return tr("model");
+    case FileKind::cluster: set_cluster(path, 0); return tr("cluster");
+    case FileKind::plan: set_plan_file(path); return tr("plan");
+    case FileKind::ds_config: set_plan_file(path); return tr("DeepSpeed configuration");
+    case FileKind::session: {
+      QString error;
+      const auto state = open_session(path, &error);
+      if (!state) return {};
+      restore(*state);
+      return tr("session");
+    }
+    case FileKind::unknown: break;
+  }
+  // Broken files are shown as what their name says, so that the problems say where they are broken.
+  if (path.contains("cluster")) {
+    set_cluster(path, 0);
+  } else if (path.contains("plan") || path.contains("ds_config")) {
+    set_plan_file(path);
+  } else {
+    set_model(path);
+  }
+  return {};
+}
+
+void Session::restore(const SessionState& state) {
+  tab = state.tab;
+  compared_ = state.compared;
+  compared_answer_ = nullptr;
+  evaluate_compared();
+  Q_EMIT compared_changed();
+  edit(state.scenario, "session", false);
+}
+
+void Session::undo() {
+  if (!can_undo()) return;
+  history_.undo();
+  ask();
+  Q_EMIT text_changed();
+}
+
+void Session::redo() {
+  if (!can_redo()) return;
+  history_.redo();
+  ask();
+  Q_EMIT text_changed();
+}
+
+void Session::reload() {
+  evaluator_.forget();
+  ask();
+  Q_EMIT text_changed();
+}
+
+void Session::compare_with_now() {
+  compared_ = text();
+  compared_answer_ = nullptr;
+  evaluate_compared();
+  Q_EMIT compared_changed();
+}
+
+void Session::stop_comparing() {
+  compared_.reset();
+  compared_answer_ = nullptr;
+  Q_EMIT compared_changed();
+}
+
+void Session::swap_with_compared() {
+  if (!compared_) return;
+  const ScenarioText other = *compared_;
+  compare_with_now();
+  edit(other, "swap", false);
+}
+
+void Session::evaluate_compared() {
+  if (compared_) compared_evaluator_.ask(*compared_);
+}
+
+FileKind kind_of_file(const QString& path) {
+  try {
+    const auto file = load_source(path.toStdString());
+    const auto document = parse_document(file, Syntax::hjson);
+    if (!document || !document->root().is_object()) return FileKind::unknown;
+    if (has_any(*document, {"plimsoll_session"})) return FileKind::session;
+    if (has_any(*document, {"model_type", "architectures", "num_hidden_layers", "hidden_size"})) return FileKind::model;
+    if (has_any(*document, {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu",
+                            "gradient_accumulation_steps", "bf16", "fp16"}))
+      return FileKind::ds_config;
+    if (has_any(*document, {"device", "devices_per_node", "nodes"})) return FileKind::cluster;
+    if (has_any(*document, {"engine", "zero", "world_size", "micro_batch", "expert_parallel", "sequence", "fsdp"}))
+      return FileKind::plan;
+  } catch (const MachineError&) {
+    return FileKind::unknown;
+  }
+  return FileKind::unknown;
+}
+
+}  // namespace plimsoll::gui

@@ -1,0 +1,155 @@
+// Tables on the screen (gui/widgets/table_view.hpp).
+#include "gui/widgets/table_view.hpp"
+
+#include <QApplication>
+#include <QClipboard>
+#include <QContextMenuEvent>
+#include <QFileDialog>
+#include <QHeaderView>
+#include <QKeyEvent>
+#include <QMenu>
+#include <QSaveFile>
+#include <QSortFilterProxyModel>
+#include <QStyledItemDelegate>
+
+#include "gui/widgets/theme.hpp"
+
+namespace plimsoll::gui {
+namespace {
+
+/// Paints a swatch before the name of a category.
+class SwatchDelegate : public QStyledItemDelegate {
+ public:
+  using QStyledItemDelegate::QStyledItemDelegate;
+
+ protected:
+  void initStyleOption(QStyleOptionViewItem* option, const QModelIndex& index) const override {
+    QStyledItemDelegate::initStyleOption(option, index);
+    static const std::string prefix = "gpu.categories_at_peak.";
+    if (index.column() != 0) return;
+    const std::string id = index.data(TableModel::id_role).toString().toStdString();
+    if (id.rfind(prefix, 0) != 0) return;
+    option->features |= QStyleOptionViewItem::HasDecoration;
+    option->decorationSize = QSize(12, 12);
+    option->icon = swatch(ink_of(id.substr(prefix.size()), is_dark(option->palette)), option->palette);
+  }
+};
+
+}  // namespace
+
+TableView::TableView(const QString& name, QWidget* parent)
+    : QTableView(parent), model_(new TableModel(this)), sorted_(new QSortFilterProxyModel(this)) {
+  setAccessibleName(name);
+  sorted_->setSourceModel(model_);
+  sorted_->setSortRole(TableModel::order_role);
+  setModel(sorted_);
+  setItemDelegateForColumn(0, new SwatchDelegate(this));
+  setShowGrid(false);
+  setAlternatingRowColors(true);
+  setSelectionBehavior(SelectRows);
+  setSelectionMode(ExtendedSelection);
+  setEditTriggers(NoEditTriggers);
+  setWordWrap(false);
+  setTabKeyNavigation(false);
+  setHorizontalScrollMode(ScrollPerPixel);
+  setFrameShape(QFrame::NoFrame);
+  verticalHeader()->hide();
+  verticalHeader()->setSectionResizeMode(QHeaderView::Fixed);
+  verticalHeader()->setDefaultSectionSize(fontMetrics().height() + 6);
+  horizontalHeader()->setHighlightSections(false);
+  horizontalHeader()->setDefaultAlignment(Qt::AlignLeft);
+  connect(model_, &QAbstractItemModel::modelReset, this, [this] {
+    new_form_ = true;
+    fit_columns();
+    new_form_ = false;
+  });
+  connect(selectionModel(), &QItemSelectionModel::currentRowChanged, this,
+          [this] { Q_EMIT current_row_changed(QString::fromStdString(current_id())); });
+  connect(this, &QTableView::activated, this, [this] { Q_EMIT row_activated(QString::fromStdString(current_id())); });
+}
+
+void TableView::show_table(TableData table) {
+  const std::string id = current_id();
+  model_->show(std::move(table));
+  constexpr int short_table = 40;
+  if (model_->rowCount() <= short_table) fit_columns();  // only ever wider, so that nothing jumps while a slider moves
+  if (!id.empty() && current_id() != id) select_id(id);
+}
+
+std::string TableView::current_id() const {
+  const QModelIndex index = currentIndex();
+  return index.isValid() ? index.data(TableModel::id_role).toString().toStdString() : std::string();
+}
+
+void TableView::select_id(const std::string& id) {
+  const QString wanted = QString::fromStdString(id);
+  for (int row = 0; row < sorted_->rowCount(); ++row) {
+    const QModelIndex index = sorted_->index(row, 0);
+    if (index.data(TableModel::id_role).toString() != wanted) continue;
+    setCurrentIndex(index);
+    return;
+  }
+}
+
+void TableView::set_sortable(bool sortable) {
+  setSortingEnabled(sortable);
+  if (sortable) horizontalHeader()->setSortIndicator(-1, Qt::AscendingOrder);  // as it comes
+}
+
+void TableView::fit_columns() {
+  constexpr int widest = 560, blanks = 14;
+  const int columns = model_->columnCount();
+  QFont bold = font();
+  bold.setBold(true);
+  const QFontMetrics metrics(bold);  // sums are bold
+  // A last column of figures stays beside its neighbours.
+  horizontalHeader()->setStretchLastSection(columns > 0 && !model_->table().columns.back().right);
+  for (int c = 0; c < columns; ++c) {
+    int width = fontMetrics().horizontalAdvance(model_->headerData(c, Qt::Horizontal, Qt::DisplayRole).toString());
+    // Long tables are measured at their beginning.
+    const int rows = std::min(model_->rowCount(), 60);
+    for (int r = 0; r < rows; ++r)
+      width = std::max(width, metrics.horizontalAdvance(model_->index(r, c).data().toString()));
+    width = std::min(widest, width + blanks + (c == 0 ? 22 : 0));
+    if (width > columnWidth(c) || new_form_) setColumnWidth(c, width);
+  }
+}
+
+/// As it stands on the screen: the selected rows, or all.
+TableData TableView::shown() const {
+  TableData table{model_->table().columns, {}};
+  const QModelIndexList selected = selectionModel()->selectedRows();
+  for (int row = 0; row < sorted_->rowCount(); ++row) {
+    const QModelIndex index = sorted_->index(row, 0);
+    if (selected.size() > 1 && !selectionModel()->isRowSelected(row)) continue;
+    table.rows.push_back(model_->table().rows[static_cast<std::size_t>(sorted_->mapToSource(index).row())]);
+  }
+  return table;
+}
+
+void TableView::copy_text() const { QApplication::clipboard()->setText(QString::fromStdString(to_text(shown()))); }
+void TableView::copy_csv() const { QApplication::clipboard()->setText(QString::fromStdString(to_csv(shown()))); }
+
+void TableView::keyPressEvent(QKeyEvent* event) {
+  if (event->matches(QKeySequence::Copy)) {
+    copy_text();
+    return;
+  }
+  QTableView::keyPressEvent(event);
+}
+
+void TableView::contextMenuEvent(QContextMenuEvent* event) {
+  QMenu menu(this);
+  menu.addAction(tr("Copy as &text"), this, &TableView::copy_text);
+  menu.addAction(tr("Copy as &CSV"), this, &TableView::copy_csv);
+  menu.addAction(tr("&Save as CSV…"), this, [this] {
+    const QString path = QFileDialog::getSaveFileName(this, tr("Save as CSV"), {}, tr("CSV (*.csv)"));
+    if (path.isEmpty()) return;
+    QSaveFile file(path);
+    if (file.open(QIODevice::WriteOnly)) file.write(QByteArray::fromStdString(to_csv(shown())));
+    file.commit();
+  });
+  menu.exec(event->globalPos());
+}
+
+}  // namespace plimsoll::gui

@@ -1,0 +1,74 @@
+// When does each op run?  The simulated step as swim-lanes with its critical path, and under it, on the same axis, the bytes
+// alive on the device.  Each repaint touches as many ops as there are pixels, however many the step has.
+#pragma once
+
+#include <QWidget>
+#include <array>
+
+#include "gui/session/answer.hpp"
+
+namespace plimsoll::gui {
+
+class TimelineView : public QWidget {
+  Q_OBJECT
+ public:
+  explicit TimelineView(QWidget* parent = nullptr);
+
+  /// Shows the step of an answer that has one; the view keeps its window of time where the step's length is about the same.
+  void show_answer(AnswerPtr answer);
+  /// The step shown is not of the scenario as it stands.
+  void set_dimmed(bool dimmed);
+  /// Makes an op of Timeline::ops the selected one and brings it into view.
+  void select(std::uint32_t index);
+  std::optional<std::uint32_t> selected() const { return selected_; }
+
+  void zoom(double factor, double at_pixel);
+  void pan(double pixels);
+  void fit();
+  double visible_seconds() const { return to_seconds(end_ - begin_); }
+
+  QSize sizeHint() const override { return {900, 360}; }
+  QSize minimumSizeHint() const override { return {400, 260}; }
+
+ Q_SIGNALS:
+  void selected_changed(const QString& words);
+
+ protected:
+  void paintEvent(QPaintEvent* event) override;
+  void wheelEvent(QWheelEvent* event) override;
+  void mousePressEvent(QMouseEvent* event) override;
+  void mouseMoveEvent(QMouseEvent* event) override;
+  void keyPressEvent(QKeyEvent* event) override;
+  bool event(QEvent* event) override;
+
+ private:
+  struct LaneRow {
+    Lane lane;
+    std::vector<std::uint32_t> ops;  ///< indices into Timeline::ops, by start
+  };
+  double x_of(SimTime time) const;
+  SimTime time_at(double x) const;
+  QRectF lanes_area() const;
+  QRectF row_area(std::size_t row) const;
+  QRectF curve_area() const;
+  void paint_axis(QPainter& painter) const;
+  void paint_row(QPainter& painter, std::size_t row) const;
+  void paint_curve(QPainter& painter) const;
+  void paint_legend(QPainter& painter) const;
+  void paint_selected(QPainter& painter) const;
+  std::optional<std::uint32_t> op_at(const QPointF& point) const;
+  QString words_of(std::uint32_t index) const;
+  void keep_inside();
+  void step(int by);
+  void step_lane(int by);
+
+  AnswerPtr answer_;
+  bool dimmed_ = false;
+  std::vector<LaneRow> rows_;
+  std::vector<bool> critical_;  ///< by index into Timeline::ops
+  SimTime begin_ = 0, end_ = 1;
+  std::optional<std::uint32_t> selected_;
+  double drag_from_ = 0;
+};
+
+}  // namespace plimsoll::gui
