@@ -18,7 +18,8 @@ void add_terms(TableData& table, const DiffTerms& terms, Unit unit) {
     if (term.a == 0 && term.b == 0) continue;
     const double difference = term.b - term.a;
     const auto cell = [&](double value, bool sign) {
-      if (unit == Unit::plain) return TableCell{sign ? fmt::format("{:+.4g}", value) : fmt::format("{:.4g}", value), value, {}};
+      if (unit == Unit::plain)
+        return TableCell{sign ? fmt::format("{:+.4g}", value) : fmt::format("{:.4g}", value), value, {}};
       TableCell bytes = cell_of_bytes(static_cast<std::int64_t>(value));
       if (sign && value > 0) bytes.text = "+" + bytes.text;
       return bytes;

@@ -11,23 +11,27 @@ struct TableColumn {
   std::string title;
   bool right = false;  ///< figures
   std::string tip;     ///< what the word means
+  bool operator==(const TableColumn&) const = default;
 };
 
 struct TableCell {
   std::string text;
   double order = 0;  ///< for columns of figures
   std::string tip;
+  bool operator==(const TableCell&) const = default;
 };
 
 struct TableRow {
   std::vector<TableCell> cells;
   std::string id;       ///< of what it is about: the name of a number, a category, a key
   bool strong = false;  ///< a sum
+  bool operator==(const TableRow&) const = default;
 };
 
 struct TableData {
   std::vector<TableColumn> columns;
   std::vector<TableRow> rows;
+  bool operator==(const TableData&) const = default;
 };
 
 /// Aligned columns, as `plimsoll` prints them; for tests and the clipboard.

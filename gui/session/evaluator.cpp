@@ -15,6 +15,19 @@ constexpr auto pause_before_settling = std::chrono::milliseconds(30);
 /// Step programs are large: answers are remembered up to so many ops in all, about 200 MB.
 constexpr std::size_t most_remembered_ops = 1'000'000;
 
+/// A step program is some ten thousand small pieces and a few large ones, made and dropped at every edit: memory that has been
+/// given back to the system and is asked for again costs more than the program itself.
+void keep_freed_memory() {
+  static const bool done = [] {
+    mallopt(M_ARENA_MAX, 1);  // what one thread frees serves the other
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    mallopt(M_TRIM_THRESHOLD, 256 << 20);
+    mallopt(M_TOP_PAD, 16 << 20);
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
 std::size_t ops_of(const AnswerPtr& answer) {
   const Evaluation* evaluation = answer->evaluation ? answer->evaluation.get() : answer->begun.get();
   return evaluation != nullptr ? evaluation->rank_program().ops.size() : 0;
@@ -23,7 +36,7 @@ std::size_t ops_of(const AnswerPtr& answer) {
 }  // namespace
 
 Evaluator::Evaluator(std::function<void(AnswerPtr)> deliver)
-    : deliver_(std::move(deliver)),
+    : deliver_((keep_freed_memory(), std::move(deliver))),
       quick_([this](const std::stop_token& stop) { answer_newest(stop); }),
       slow_([this](const std::stop_token& stop) { settle_newest(stop); }) {}
 
@@ -70,6 +83,8 @@ bool Evaluator::deliver(const AnswerPtr& answer) {
     }
     ++counts_.delivered;
   }
+  std::erase_if(delivered_, [](const AnswerPtr& old) { return old.use_count() == 1; });
+  delivered_.push_back(answer);
   deliver_(answer);
   return true;
 }
@@ -117,8 +132,6 @@ void Evaluator::settle_newest(const std::stop_token& stop) {
       continue;
     }
     settle_in_steps(std::move(answer));
-    answer = nullptr;
-    ::malloc_trim(0);
   }
 }
 

@@ -65,7 +65,8 @@ class Evaluator {
   EvaluatorCounts counts_;
   std::deque<AnswerPtr> memory_;  ///< settled or prepared answers, newest first
   std::mutex delivery_;
-  std::jthread quick_, slow_;  ///< last: they stop before the rest goes
+  std::vector<AnswerPtr> delivered_;  ///< so that large programs end on these threads, not on the window's
+  std::jthread quick_, slow_;         ///< last: they stop before the rest goes
 };
 
 }  // namespace plimsoll::gui

@@ -69,10 +69,10 @@ TableView::TableView(const QString& name, QWidget* parent)
 }
 
 void TableView::show_table(TableData table) {
+  if (table == model_->table()) return;
   const std::string id = current_id();
   model_->show(std::move(table));
-  constexpr int short_table = 40;
-  if (model_->rowCount() <= short_table) fit_columns();  // only ever wider, so that nothing jumps while a slider moves
+  fit_columns();  // only ever wider, so that nothing jumps while a slider moves
   if (!id.empty() && current_id() != id) select_id(id);
 }
 
@@ -96,22 +96,30 @@ void TableView::set_sortable(bool sortable) {
   if (sortable) horizontalHeader()->setSortIndicator(-1, Qt::AscendingOrder);  // as it comes
 }
 
+/// Measuring text costs more than painting it: only the longest texts of a column are measured, and only where they are longer
+/// than what was measured before.
 void TableView::fit_columns() {
-  constexpr int widest = 560, blanks = 14;
-  const int columns = model_->columnCount();
+  constexpr int widest = 560, blanks = 14, swatch_width = 22;
+  const std::vector<TableColumn>& columns = model_->table().columns;
+  if (new_form_) longest_.assign(columns.size(), 0);
   QFont bold = font();
   bold.setBold(true);
   const QFontMetrics metrics(bold);  // sums are bold
   // A last column of figures stays beside its neighbours.
-  horizontalHeader()->setStretchLastSection(columns > 0 && !model_->table().columns.back().right);
-  for (int c = 0; c < columns; ++c) {
-    int width = fontMetrics().horizontalAdvance(model_->headerData(c, Qt::Horizontal, Qt::DisplayRole).toString());
-    // Long tables are measured at their beginning.
-    const int rows = std::min(model_->rowCount(), 60);
-    for (int r = 0; r < rows; ++r)
-      width = std::max(width, metrics.horizontalAdvance(model_->index(r, c).data().toString()));
-    width = std::min(widest, width + blanks + (c == 0 ? 22 : 0));
-    if (width > columnWidth(c) || new_form_) setColumnWidth(c, width);
+  horizontalHeader()->setStretchLastSection(!columns.empty() && !columns.back().right);
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    std::size_t longest = columns[c].title.size();
+    const std::string* text = &columns[c].title;
+    for (const TableRow& row : model_->table().rows) {
+      if (row.cells[c].text.size() <= longest) continue;
+      text = &row.cells[c].text;
+      longest = text->size();
+    }
+    if (longest <= longest_[c]) continue;
+    longest_[c] = longest;
+    const int width = std::max(metrics.horizontalAdvance(QString::fromStdString(*text)),
+                               metrics.horizontalAdvance(QString::fromStdString(columns[c].title)));
+    setColumnWidth(static_cast<int>(c), std::min(widest, width + blanks + (c == 0 ? swatch_width : 0)));
   }
 }
 

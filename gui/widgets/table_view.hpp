@@ -39,7 +39,8 @@ class TableView : public QTableView {
 
   TableModel* model_;
   QSortFilterProxyModel* sorted_;
-  bool new_form_ = false;  ///< columns are measured anew
+  bool new_form_ = false;             ///< columns are measured anew
+  std::vector<std::size_t> longest_;  ///< bytes of the text by which a column is as wide as it is
 };
 
 }  // namespace plimsoll::gui

@@ -5,6 +5,7 @@
 #include <QElapsedTimer>
 #include <QEventLoop>
 #include <QString>
+#include <QTimer>
 
 #include "gui/session/session.hpp"
 
@@ -15,9 +16,11 @@ template <class Condition>
 bool wait_until(Condition condition, int seconds = 60) {
   QElapsedTimer timer;
   timer.start();
+  QTimer alarm;  // wakes the loop, which otherwise sleeps and leaves the processor to the evaluation
+  alarm.start(2);
   while (!condition()) {
     if (timer.elapsed() > 1000 * seconds) return false;
-    QCoreApplication::processEvents(QEventLoop::AllEvents, 20);
+    QCoreApplication::processEvents(QEventLoop::AllEvents | QEventLoop::WaitForMoreEvents);
   }
   return true;
 }

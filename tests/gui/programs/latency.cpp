@@ -4,6 +4,7 @@
 //   gui_latency [EDITS]    offscreen; EDITS random edits for the soak, 10000 unless stated; 0 leaves it out
 #include <fmt/format.h>
 #include <malloc.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <QApplication>
@@ -41,7 +42,32 @@ class Frames : public QObject {
 
 struct Latencies {
   std::vector<double> first, settled, timed;  // milliseconds
+  std::vector<double> window;                 // processor time of the window's thread, up to the first frame
 };
+
+/// Processor time of this thread, which other programs on the machine do not lengthen.
+double thread_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
+}
+
+/// Processor time of the first step of an answer, and of the second.
+void print_alone(const ScenarioText& text) {
+  std::vector<double> quick, settled;
+  for (int i = 0; i < 7; ++i) {
+    double start = thread_ms();
+    const AnswerPtr answer = answer_quickly(text, 0);
+    quick.push_back(thread_ms() - start);
+    start = thread_ms();
+    settle(*answer);
+    settled.push_back(thread_ms() - start);
+  }
+  std::sort(quick.begin(), quick.end());
+  std::sort(settled.begin(), settled.end());
+  fmt::print("  computed alone, processor time: first step {:.1f} ms, settling {:.1f} ms (medians)\n", quick[3],
+             settled[3]);
+}
 
 double percentile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
@@ -53,7 +79,8 @@ void print_line(const std::string& name, const Latencies& latencies) {
   const auto both = [](const std::vector<double>& values) {
     return fmt::format("{:6.1f} {:6.1f}", percentile(values, 0.5), percentile(values, 1));
   };
-  fmt::print("{:62} {}   {}   {}\n", name, both(latencies.first), both(latencies.settled), both(latencies.timed));
+  fmt::print("{:62} {}   {}   {}   {}\n", name, both(latencies.first), both(latencies.settled), both(latencies.timed),
+             both(latencies.window));
 }
 
 /// Steps a slider to and fro, each time waiting for the whole answer, and so much longer.
@@ -68,6 +95,7 @@ Latencies measure(Session& session, MainWindow& window, const char* key, int ste
     if (slider->value() == slider->minimum()) by = 1;
     QElapsedTimer timer;
     timer.start();
+    const double thread = thread_ms();
     const int before = frames.painted, value = slider->value();
     slider->setValue(value + by);
     if (slider->value() == value) {
@@ -78,10 +106,12 @@ Latencies measure(Session& session, MainWindow& window, const char* key, int ste
       if (wait_until(condition, 30)) list.push_back(static_cast<double>(timer.nsecsElapsed()) * 1e-6);
     };
     passed(latencies.first, [&] { return !session.is_stale() && frames.painted > before; });
+    latencies.window.push_back(thread_ms() - thread);
     passed(latencies.settled, [&] { return session.good()->settled; });
     passed(latencies.timed, [&] { return session.good()->step != nullptr; });
     wait_until([&] { return session.good()->remedy_known; }, 30);
-    for (timer.start(); timer.elapsed() < pause_ms;) QCoreApplication::processEvents(QEventLoop::AllEvents, 10);
+    timer.start();
+    wait_until([&] { return timer.elapsed() >= pause_ms; });
   }
   window.memory()->hull()->removeEventFilter(&frames);
   return latencies;
@@ -168,7 +198,7 @@ int main(int argc, char** argv) {
                                    {"mixtral-8x7b", "1024xh100", autoep}, {"deepseek-v3", "64xh100", autoep},
                                    {"deepseek-v3", "1024xh100", autoep},  {"deepseek-v3", "1024xh100", zero3}};
   bool first = true;
-  fmt::print("{:62} first frame      settled         timeline     ms: median, worst\n", "");
+  fmt::print("{:62} first frame      settled         timeline        window only   ms: median, worst\n", "");
   for (const Case& c : cases) {
     SessionState state;
     state.scenario = scenario_text(c.model, c.cluster, c.settings);
@@ -187,6 +217,7 @@ int main(int argc, char** argv) {
       print_line(fmt::format("{} {}, after 0.4 s", name, key), measure(session, window, key, 8, 400));
     }
     drag(session, window, "micro_batch");
+    print_alone(state.scenario);
   }
   const int edits = argc > 1 ? std::atoi(argv[1]) : 10000;
   return edits > 0 ? soak(edits) : 0;
