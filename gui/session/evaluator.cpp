@@ -53,7 +53,7 @@ std::uint64_t Evaluator::ask(ScenarioText text) {
   likely_.clear();
   newer_.request_stop();
   newer_ = std::stop_source();
-  asked_.notify_one();
+  asked_.notify_all();  // the slow thread waits for the next edit too
   return newest_;
 }
 

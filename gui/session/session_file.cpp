@@ -91,8 +91,11 @@ SessionState first_example() {
   state.scenario.model = "qwen3-30b-a3b";
   state.scenario.cluster = "8xh100";
   state.scenario.nodes = 2;
-  state.scenario.settings = {
-      {"zero.stage", "3"}, {"sequence", "4096"}, {"moe.implementation", "autoep"}, {"expert_parallel", "8"}};
+  state.scenario.settings = {{"zero.stage", "3"},
+                             {"sequence", "4096"},
+                             {"moe.implementation", "autoep"},
+                             {"expert_parallel", "8"},
+                             {"recompute", "full"}};
   return state;
 }
 
