@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <set>
+#include <map>
 
 #include "gui/models/tables.hpp"
 #include "planner/base/format.hpp"
@@ -106,18 +106,22 @@ TableData diff_table(const Answer& a, const Answer& b) {
   add_terms(table, memory_terms(*a.ledger, *b.ledger), Unit::bytes);
   add_heading(table, "sent by one GPU in a step, GiB");
   add_terms(table, volume_terms(*a.evaluation, *b.evaluation), Unit::bytes);
-  if (a.step && b.step) {
-    add_heading(table, "time, simulated");
-    add_terms(table,
-              {{"step, s", a.step->step_time_s, b.step->step_time_s},
-               {"tokens/s per GPU", a.step->tokens_per_s_per_gpu, b.step->tokens_per_s_per_gpu},
-               {"model TFLOP/s per GPU", a.step->model_tflops_per_gpu, b.step->model_tflops_per_gpu},
-               {"MFU", a.step->mfu, b.step->mfu},
-               {"idle share", a.step->idle_share, b.step->idle_share}},
-              Unit::plain);
+  if (!a.step || !b.step) return table;
+  add_heading(table, "time, simulated");
+  add_terms(table,
+            {{"step, s", a.step->step_time_s, b.step->step_time_s},
+             {"tokens/s per GPU", a.step->tokens_per_s_per_gpu, b.step->tokens_per_s_per_gpu},
+             {"model TFLOP/s per GPU", a.step->model_tflops_per_gpu, b.step->model_tflops_per_gpu},
+             {"MFU", a.step->mfu, b.step->mfu},
+             {"idle share", a.step->idle_share, b.step->idle_share}},
+            Unit::plain);
+  std::map<std::string, DiffTerm> waits;
+  for (const auto& [cause, time] : a.step->timeline.exposed) waits[cause].a = to_seconds(time);
+  for (const auto& [cause, time] : b.step->timeline.exposed) waits[cause].b = to_seconds(time);
+  for (auto& [cause, term] : waits) {
+    term.name = "compute waits for " + cause + ", s";
+    add_terms(table, {term}, Unit::plain);
   }
-  add_heading(table, "time, lower bounds from peak rates");
-  add_terms(table, time_terms(*a.evaluation, *b.evaluation), Unit::plain);
   return table;
 }
 

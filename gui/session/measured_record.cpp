@@ -6,6 +6,7 @@
 #include "planner/base/machine_error.hpp"
 #include "planner/cli/evaluate.hpp"
 #include "planner/cli/record_curve.hpp"
+#include "planner/spec/read_calibration.hpp"
 
 namespace plimsoll::gui {
 namespace {
@@ -17,15 +18,34 @@ Result<AllocatorRecord> read_record(const std::shared_ptr<const SourceFile>& fil
   return file->text.find("\"device_traces\"") != std::string::npos ? read_snapshot(file) : read_allocator_trace(file);
 }
 
+void append(Diagnostics& all, const Diagnostics& more) { all.insert(all.end(), more.begin(), more.end()); }
+
+/// Class by class, beside the simulated step of ranks in step.
+void enter_profile(MeasuredRecord& measured, const std::shared_ptr<const SourceFile>& file, const Inputs& inputs) {
+  const auto trace = read_profiler_trace(file);
+  append(measured.diagnostics, trace.diagnostics());
+  if (!trace) return;
+  const Evaluation evaluation = build(inputs.scenario(), {RankChoice::Kind::one, 0});
+  const auto calibration = load_calibration({}, evaluation.scenario.cluster);
+  append(measured.diagnostics, calibration.diagnostics());
+  if (!calibration) return;
+  SimulateOptions in_step;
+  in_step.host_skew = 0;
+  const Timeline timeline = simulate_step(evaluation.program, evaluation.scenario.cluster, *calibration, in_step);
+  measured.profile =
+      std::make_shared<KinetoComparison>(KinetoComparison{use_of(timeline, evaluation.rank_program()), use_of(*trace)});
+}
+
 void enter_comparison(MeasuredRecord& measured, const ScenarioText& text, const std::string& file) {
   const auto source = load_unpacked(file);
   measured.diagnostics = source.diagnostics();
   if (!source) return;
-  const auto record = read_record(*source);
-  measured.diagnostics.insert(measured.diagnostics.end(), record.diagnostics().begin(), record.diagnostics().end());
-  if (!record) return;
   const Inputs inputs(options_of(text));
-  if (has_errors(inputs.diagnostics())) return;
+  if (has_errors(inputs.diagnostics())) return append(measured.diagnostics, inputs.diagnostics());
+  if ((*source)->text.find("\"traceEvents\"") != std::string::npos) return enter_profile(measured, *source, inputs);
+  const auto record = read_record(*source);
+  append(measured.diagnostics, record.diagnostics());
+  if (!record) return;
   const Evaluation evaluation = build(inputs.scenario(), {RankChoice::Kind::one, 0});
   const ProgramRecord mine = record_of(evaluation.rank_program());
   measured.comparison = std::make_shared<TraceComparison>(compare(evaluation.rank_program(), mine, *record, threshold));

@@ -1,4 +1,5 @@
-// What does a measured step say beside the predicted one?  An allocator trace or a snapshot, read and compared on a thread.
+// What does a measured step say beside the predicted one?  An allocator trace, a memory snapshot, or a profiler's trace, read
+// and compared on a thread.
 #pragma once
 
 #include <QObject>
@@ -6,6 +7,7 @@
 #include <thread>
 
 #include "gui/session/scenario_text.hpp"
+#include "planner/cli/kineto_comparison.hpp"
 #include "planner/cli/trace_comparison.hpp"
 
 namespace plimsoll::gui {
@@ -14,6 +16,7 @@ struct MeasuredRecord {
   std::string file;
   Diagnostics diagnostics;                      ///< of the file
   std::shared_ptr<TraceComparison> comparison;  ///< null where it could not be read
+  std::shared_ptr<KinetoComparison> profile;    ///< of a profiler's trace
   std::vector<Bytes> predicted, measured;       ///< live bytes before the step and after each event
 };
 

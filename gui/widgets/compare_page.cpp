@@ -8,6 +8,7 @@
 #include <QSplitter>
 #include <QVBoxLayout>
 
+#include "gui/models/profile_table.hpp"
 #include "gui/models/tables.hpp"
 #include "gui/widgets/curve_view.hpp"
 #include "gui/widgets/hull_view.hpp"
@@ -130,8 +131,9 @@ MeasuredPage::MeasuredPage(Session& session, QWidget* parent)
   again_->setEnabled(false);
   again_->setToolTip(tr("With the scenario as it stands now"));
   words_->setText(
-      tr("An allocator trace of one steady step, or PyTorch's memory snapshot as JSON; both may be compressed by gzip. "
-         "Two lines of Python write a snapshot: see plimsoll compare --help."));
+      tr("An allocator trace, PyTorch's memory snapshot as JSON, or a trace of torch.profiler, of one steady step; all "
+         "may be "
+         "compressed by gzip. How to write them: plimsoll compare --help."));
   auto* bar = new QHBoxLayout;
   bar->setContentsMargins(8, 6, 8, 4);
   bar->addWidget(open_);
@@ -173,6 +175,12 @@ void MeasuredPage::open(const QString& file) {
 void MeasuredPage::show_record(const std::shared_ptr<const MeasuredRecord>& record) {
   curves_->show_record(record);
   problems_->show_table(problems_table(record->diagnostics));
+  if (record->profile) {
+    words_->setText(QString::fromStdString(profile_in_words(*record->profile)));
+    sums_->show_table(profile_table(*record->profile));
+    tensors_->show_table({});
+    return;
+  }
   if (!record->comparison) {
     words_->setText(
         tr("%1 was not compared: %2")

@@ -8,6 +8,7 @@
 #include <QTemporaryDir>
 #include <atomic>
 
+#include "gui/session/measured_record.hpp"
 #include "tests/gui/support.hpp"
 
 namespace plimsoll::gui {
@@ -186,6 +187,27 @@ TEST(Session, LooksAheadAtTheNeighboursOfTheValueThatMoves) {
   ASSERT_TRUE(settles(session));
   EXPECT_EQ(session.counts().remembered, 1U);
   EXPECT_EQ(session.good()->ledger->allocated_peak.value, answer_fully(session.text())->ledger->allocated_peak.value);
+}
+
+TEST(Measured, RecordsAreToldApartAndBrokenOnesSayWhere) {
+  const QTemporaryDir folder;
+  const auto write = [&](const char* name, const char* text) {
+    QFile file(folder.filePath(name));
+    EXPECT_TRUE(file.open(QIODevice::WriteOnly));
+    file.write(text);
+    return folder.filePath(name).toStdString();
+  };
+  const ScenarioText text = small_state().scenario;
+  const MeasuredRecord profile = compare_with_file(text, write("profile.json", R"({"traceEvents": [
+      {"ph": "X", "cat": "kernel", "name": "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "ts": 10, "dur": 90, "args": {"stream": 7}}]})"));
+  ASSERT_NE(profile.profile, nullptr);
+  EXPECT_NEAR(profile.profile->measured.of(OpClass::gemm).seconds, 90e-6, 1e-9);
+  for (const char* broken : {"", "{", R"({"traceEvents": 3})", R"({"events": [[2, 3]]})"}) {
+    const MeasuredRecord record = compare_with_file(text, write("broken.json", broken));
+    EXPECT_TRUE(has_errors(record.diagnostics)) << broken;
+    EXPECT_EQ(record.profile, nullptr) << broken;
+  }
+  EXPECT_TRUE(has_errors(compare_with_file(text, "nowhere.json").diagnostics));
 }
 
 TEST(Controls, SayWhyAValueIsNotLegal) {
