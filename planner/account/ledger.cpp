@@ -73,13 +73,13 @@ void account_host(Ledger& ledger, const LedgerContext& context) {
     const auto found = context.host_base.find(phase.name);
     if (found != context.host_base.end()) base = found->second;
     ledger.host.push_back({phase.name, base + phase.host_unpinned_end + phase.host_pinned_end,
-                           base + phase.host_unpinned_peak + phase.host_pinned_peak, phase.host_pinned_end});
+                           base + phase.host_unpinned_at_peak + phase.host_pinned_at_peak, phase.host_pinned_end});
     if (ledger.host.back().resident_peak > highest) {
       highest = ledger.host.back().resident_peak;
       worst = &ledger.host.back();
       ledger.host_categories["process"] = base;
-      ledger.host_categories["pinned"] = phase.host_pinned_peak;
-      ledger.host_categories["pageable"] = phase.host_unpinned_peak;
+      ledger.host_categories["pinned"] = phase.host_pinned_at_peak;
+      ledger.host_categories["pageable"] = phase.host_unpinned_at_peak;
     }
   }
   const Bytes shared = std::min(context.host_base_shared, highest);

@@ -174,8 +174,7 @@ class Walker {
     if (decl.pool == Lane::host) {
       host_.allocate(decl);
       live_[buffer] = true;
-      phase_->host_unpinned_peak = std::max(phase_->host_unpinned_peak, host_.unpinned());
-      phase_->host_pinned_peak = std::max(phase_->host_pinned_peak, host_.pinned());
+      note_host_peak();
       return;
     }
     if (options_.gather_lag > 0) let_go(decl.pool);
@@ -201,6 +200,13 @@ class Walker {
       replay_.peak_phase = phase_->name;
     }
     if (measuring_) replay_.reserved_peak = std::max(replay_.reserved_peak, allocator_.now().reserved);
+  }
+
+  // Pageable and pinned bytes are highest at different moments: what the process holds is their sum at one of them.
+  void note_host_peak() {
+    if (host_.unpinned() + host_.pinned() < phase_->host_unpinned_at_peak + phase_->host_pinned_at_peak) return;
+    phase_->host_unpinned_at_peak = host_.unpinned();
+    phase_->host_pinned_at_peak = host_.pinned();
   }
 
   void release(BufferId buffer) {
@@ -250,8 +256,7 @@ class Walker {
     phase_->allocated_peak = now;
     phase_->reserved_peak = allocator_.now().reserved;
     phase_->requested_peak = sizes_;
-    phase_->host_unpinned_peak = host_.unpinned();
-    phase_->host_pinned_peak = host_.pinned();
+    note_host_peak();
   }
 
   void close_phase() {

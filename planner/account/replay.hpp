@@ -19,8 +19,8 @@ struct PhaseMemory {
   Bytes allocated_end, allocated_peak;
   Bytes reserved_end, reserved_peak;
   Bytes requested_peak;  ///< sum of 512-byte-rounded sizes at its highest, no block remainders
-  Bytes host_unpinned_end, host_unpinned_peak;
-  Bytes host_pinned_end, host_pinned_peak;  ///< blocks rounded to powers of two, freed ones still cached
+  Bytes host_unpinned_end, host_pinned_end;          ///< pinned: blocks rounded to powers of two, freed ones still cached
+  Bytes host_unpinned_at_peak, host_pinned_at_peak;  ///< at the moment at which their sum is highest
   OpId peak_op = 0;                         ///< the allocation at which allocated_peak was reached
 };
 
