@@ -151,7 +151,10 @@ Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
   const Bytes outside = context.outside.total();
   const auto above = [&](Bytes value) { return scaled(value, 1 + context.reserved_margin); };
   const auto below = [&](Bytes value) { return scaled(value, 1 - context.reserved_margin_below); };
-  ledger.allocated_peak = {replay.allocated_peak, reach.allocated, context.allocated_evidence};
+  ledger.allocated_peak = {replay.allocated_peak,
+                           {scaled(reach.allocated.low, 1 - context.allocated_margin_below),
+                            scaled(reach.allocated.high, 1 + context.allocated_margin)},
+                           context.allocated_evidence};
   ledger.reserved_peak = {
       replay.reserved_peak, {below(reach.reserved.low), above(reach.reserved.high)}, context.reserved_evidence};
   const Evidence device = std::max(context.reserved_evidence, context.outside.evidence);

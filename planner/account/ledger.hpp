@@ -44,6 +44,7 @@ struct LedgerContext {
   /// Relative, for what the replay cannot know (routing that changes from step to step): how far reserved may lie above and
   /// below it.
   double reserved_margin = 0, reserved_margin_below = 0;
+  double allocated_margin = 0, allocated_margin_below = 0;  ///< likewise, of allocated
   /// What the plan does not fix, and is replayed in its alternatives: what earlier use left in the pool (plain PyTorch and
   /// FSDP2: two workspaces or not, a hole of 0, 20 or 60 MiB; the largest is nearest to what was measured), or how late
   /// gathered weights come back (ZeRO-3: 0, 1 or 3 gathers).

@@ -18,10 +18,10 @@ struct PhaseMemory {
   std::string name;
   Bytes allocated_end, allocated_peak;
   Bytes reserved_end, reserved_peak;
-  Bytes requested_peak;  ///< sum of 512-byte-rounded sizes at its highest, no block remainders
-  Bytes host_unpinned_end, host_pinned_end;          ///< pinned: blocks rounded to powers of two, freed ones still cached
+  Bytes requested_peak;                      ///< sum of 512-byte-rounded sizes at its highest, no block remainders
+  Bytes host_unpinned_end, host_pinned_end;  ///< pinned: blocks rounded to powers of two, freed ones still cached
   Bytes host_unpinned_at_peak, host_pinned_at_peak;  ///< at the moment at which their sum is highest
-  OpId peak_op = 0;                         ///< the allocation at which allocated_peak was reached
+  OpId peak_op = 0;                                  ///< the allocation at which allocated_peak was reached
 };
 
 /// How the replay is started and how late frees are; alternatives of what the plan does not fix.

@@ -68,7 +68,8 @@ void say(const RuleInput& input, Diagnostic& diagnostic, const char* pointer, st
 std::string key(const RuleInput& input, const char* pointer) { return shown_pointer(input.plan, pointer); }
 
 std::span<const Rule> legality_rules() {
-  static const std::vector<Rule> rules = joined({world_rules(), engine_rules(), deepspeed_rules(), expert_rules()});
+  static const std::vector<Rule> rules =
+      joined({world_rules(), engine_rules(), deepspeed_rules(), expert_rules(), trained_rules()});
   return rules;
 }
 

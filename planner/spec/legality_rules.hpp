@@ -14,6 +14,7 @@ std::span<const Rule> world_rules();      ///< ranks, batch, sizes
 std::span<const Rule> engine_rules();     ///< what each engine takes and what is not built
 std::span<const Rule> deepspeed_rules();  ///< stages, offload, types
 std::span<const Rule> expert_rules();     ///< experts and routing
+std::span<const Rule> trained_rules();    ///< training a part of the model, 8-bit moments
 std::span<const Rule> plan_traps();       ///< traps that the plan alone shows
 std::span<const Rule> model_traps();      ///< traps that need the model or are about experts
 

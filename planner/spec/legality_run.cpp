@@ -142,10 +142,19 @@ constexpr Rule engine[] = {
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/master_weights", "16-bit master weights under DeepSpeed are not built yet", "master_weights fp32");
      }},
+    {"plan.unsupported", error, "fsdp2", "2.11", "shards that are materialised on the CPU",
+     [](const RuleInput& in) {
+       return is(in, Engine::fsdp2) && in.plan.offload.parameters == OffloadDevice::cpu &&
+              in.plan.construction != Construction::meta;
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/construction", "offload under fsdp2 is answered for models that are built on the meta device",
+           "construction meta");
+     }},
     {"plan.unsupported", error, "any", "any", "nothing computes it yet",
      [](const RuleInput& in) {
        const DType moments = in.plan.optimizer.moments;
-       return moments == DType::int8 || (moments != DType::fp32 && in.plan.master_fp32);
+       return moments == DType::bf16 && in.plan.master_fp32;
      },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/optimizer/moments",
@@ -156,26 +165,30 @@ constexpr Rule engine[] = {
     {"plan.optimizer.moments", error, "fsdp2, ddp", "2.11", "torch.optim.AdamW: zeros_like(parameter)",
      [](const RuleInput& in) {
        return !is_deepspeed(in) && !is(in, Engine::plimsoll) && !in.plan.master_fp32 &&
-              in.plan.precision == Precision::bf16 && in.plan.optimizer.moments == DType::fp32;
+              in.plan.precision == Precision::bf16 && in.plan.optimizer.moments == DType::fp32 && !in.plan.lora;
      },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/optimizer/moments", "PyTorch's AdamW keeps its moments in the type of the parameters, here bf16",
            "moments bf16, or master_weights fp32");
      }},
-    {"plan.unsupported", error, "fsdp2, ddp, plimsoll", "any", "nothing computes it yet",
+    {"plan.unsupported", error, "ddp, plimsoll", "any", "nothing computes it yet",
      [](const RuleInput& in) {
-       return !is_deepspeed(in) && (offloads_optimizer(in.plan) || in.plan.offload.parameters != OffloadDevice::none);
+       return !is_deepspeed(in) && !is(in, Engine::fsdp2) &&
+              (offloads_optimizer(in.plan) || in.plan.offload.parameters != OffloadDevice::none);
      },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/offload", fmt::format("offload under engine {} is not built yet", name_of(in.plan.engine)),
-           "use engine deepspeed, or leave it out");
+           "use engine deepspeed or fsdp2, or leave it out");
      }},
-    {"plan.unsupported", error, "any", "any", "nothing computes it yet",
-     [](const RuleInput& in) { return in.plan.lora.has_value() || !in.plan.trainable_patterns.empty(); },
+    {"plan.offload.policy", error, "fsdp2", "2.11", "CPUOffloadPolicy: shards, gradients and so the optimizer",
+     [](const RuleInput& in) {
+       const OffloadOptions& offload = in.plan.offload;
+       return is(in, Engine::fsdp2) &&
+              (offload.optimizer != offload.parameters || offload.optimizer == OffloadDevice::nvme);
+     },
      [](const RuleInput& in, Diagnostic& d) {
-       say(in, d, "/trainable",
-           in.plan.lora ? "LoRA is not built yet" : "training a part of the parameters is not built yet",
-           "trainable \"all\"");
+       say(in, d, "/offload", "fully_shard offloads parameters, gradients and optimizer together, to the CPU",
+           "offload.optimizer and offload.parameters both cpu, or both none");
      }},
 };
 
@@ -215,7 +228,8 @@ constexpr Rule deepspeed[] = {
        if (offloads_optimizer(in.plan))
          say(in, d, "/optimizer/implementation",
              fmt::format("the optimizer is offloaded, but {} runs on the GPU", name),
-             "legal values with offload.optimizer cpu: deepspeed_cpu, torch_cpu");
+             is(in, Engine::fsdp2) ? "legal value with offload under fsdp2: torch_cpu"
+                                   : "legal values with offload.optimizer cpu: deepspeed_cpu, torch_cpu");
        else
          say(in, d, "/optimizer/implementation", fmt::format("{} needs offload.optimizer cpu", name),
              "legal values without offload: fused, foreach, single");

@@ -99,9 +99,11 @@ struct OffloadOptions {
   bool pin_parameters = true;
 };
 
+/// Low-rank adapters beside frozen linear layers (PEFT).
 struct LoraOptions {
   std::int64_t rank = 0;
-  std::vector<std::string> targets;
+  std::vector<std::string> targets;  ///< module names ("q_proj"), or "all-linear"; empty: q_proj and v_proj
+  bool base_nf4 = false;             ///< the frozen linear layers in 4 bits (QLoRA)
 };
 
 /// Where in the user's files a key was stated: JSON pointer in the plan's vocabulary ("/zero/stage") to place.
@@ -125,7 +127,7 @@ struct Plan {
   AttentionImplementation attention = AttentionImplementation::sdpa;
   std::int64_t loss_chunk = 0;  ///< tokens per chunk of the loss; 0: all at once ("full")
   OptimizerOptions optimizer;
-  double gradient_clipping = 0.0;  ///< 0: none
+  double gradient_clipping = 0.0;      ///< 0: none
   DType gradient_dtype = DType::bf16;  ///< in which micro-batches are summed
   DType communication_dtype = DType::bf16;
   std::optional<LoraOptions> lora;
@@ -135,7 +137,7 @@ struct Plan {
   bool compile = false;
   bool expandable_segments = false;
 
-  Places places;                                     ///< of the keys that were stated; "" is the file's root
+  Places places;                                      ///< of the keys that were stated; "" is the file's root
   std::map<std::string, std::string> defaults_taken;  ///< pointer -> JSON text of the default
 
   /// Tokens of one micro-batch on one rank.

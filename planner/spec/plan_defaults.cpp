@@ -212,7 +212,9 @@ void take_optimizer(Plan& plan, EngineVersion version) {
   const bool on_cpu = plan.offload.optimizer != OffloadDevice::none;
   take(plan, "/optimizer/type", plan.optimizer.type, "adamw", json("adamw"));
   take_word(plan, "/optimizer/implementation", plan.optimizer.implementation,
-            on_cpu ? OptimizerImplementation::deepspeed_cpu : OptimizerImplementation::fused);
+            !on_cpu                        ? OptimizerImplementation::fused
+            : plan.engine == Engine::fsdp2 ? OptimizerImplementation::torch_cpu
+                                           : OptimizerImplementation::deepspeed_cpu);
   const bool pure_16_bit = !plan.master_fp32 && plan.precision == Precision::bf16;
   take_word(plan, "/optimizer/moments", plan.optimizer.moments, pure_16_bit ? DType::bf16 : DType::fp32);
   take_number(plan, "/gradient_clipping", plan.gradient_clipping, plan.engine == Engine::deepspeed ? 1.0 : 0.0);

@@ -102,7 +102,11 @@ Json loss_value(std::int64_t chunk) {
 }
 
 Json trainable_value(const Plan& plan) {
-  if (plan.lora) return {{"lora", {{"rank", plan.lora->rank}, {"targets", plan.lora->targets}}}};
+  if (plan.lora) {
+    Json lora = {{"rank", plan.lora->rank}, {"targets", plan.lora->targets}};
+    if (plan.lora->base_nf4) lora["base"] = "nf4";
+    return {{"lora", std::move(lora)}};
+  }
   if (!plan.trainable_patterns.empty()) return plan.trainable_patterns;
   return "all";
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -29,7 +30,7 @@ constexpr Bound bounds[] = {
     {"allocated, peak of a phase, construction", 0.001, 0.001},
     {"reserved, end of a phase, construction", 0.02, 0.3},
     {"host resident, end of a phase", 1.4, 5.5},
-    {"host resident, peak of a phase", 1.5, 13},
+    {"host resident, peak of a phase", 1.3, 5.5},
     {"host pinned, end of a phase", 0.001, 0.002},
     {"allocated, end of a phase, first step", 0.002, 0.04},
     {"allocated, peak of a phase, first step", 0.002, 0.06},
@@ -148,6 +149,42 @@ TEST(Accuracy, PlansOfOneModelRankAsMeasured) {
   const double tau = static_cast<double>(concordant - discordant) / (concordant + discordant);
   EXPECT_GT(concordant + discordant, 300);
   EXPECT_GE(tau, 0.9);
+}
+
+Validation of_table(const char* name) {
+  std::vector<MeasuredTable> tables;
+  tables.push_back(
+      read_measured_table(load_source(fmt::format("{}/tests/data/measured/{}.json", PLIMSOLL_SOURCE_DIR, name))));
+  return validate(std::move(tables));
+}
+
+// Seven runs with low-rank adapters, compared when the rules for them had been written: what is off are remainders of blocks.
+TEST(Accuracy, OfAdaptersIsThatOfFullTraining) {
+  const Validation adapters = of_table("h200_adapters");
+  EXPECT_TRUE(adapters.unanswered.empty());
+  EXPECT_GE(adapters.rows.size(), 140U);
+  for (const Comparison& row : adapters.rows) {
+    const bool reserved = row.figure.find("reserved") != std::string::npos;
+    EXPECT_LE(std::abs(row.error), reserved ? 0.0015 : 0.0002) << row.id << " " << row.figure;
+  }
+}
+
+// Other sub-groups, nothing pinned, the optimizer alone.  Pinned to 1 MB; GPU to 0.02 %; resident within 3 % or 650 MB:
+// the usual 300, and the 350 MB more that these processes hold before a model is there.
+TEST(Accuracy, OfOtherWaysToOffload) {
+  const Validation offload = of_table("h200_offload");
+  EXPECT_TRUE(offload.unanswered.empty());
+  EXPECT_GE(offload.rows.size(), 105U);
+  for (const Comparison& row : offload.rows) {
+    const double off = std::abs(row.predicted - row.measured);
+    if (row.figure.find("pinned") != std::string::npos) {
+      EXPECT_LE(off, 1e6) << row.id << " " << row.figure;
+    } else if (row.figure.find("host_resident") != std::string::npos) {
+      EXPECT_LE(off, std::max(650e6, 0.03 * row.measured)) << row.id << " " << row.figure;
+    } else {
+      EXPECT_LE(off, 0.0002 * row.measured) << row.id << " " << row.figure;
+    }
+  }
 }
 
 TEST(Accuracy, GivenRoutingsLieWithinTheStatedIntervals) {

@@ -137,6 +137,21 @@ Variable Autograd::leaf(Parameter& parameter) {
   return variable;
 }
 
+Variable Autograd::require_gradient(const Tensor& tensor) {
+  Variable variable{tensor};
+  if (!enabled) return variable;
+  variable.grad_fn = NodeRef(new GraphNode);
+  GraphNode& node = *variable.grad_fn;
+  node.sequence = std::numeric_limits<std::uint64_t>::max();
+  node.layer = trace.layer;
+  node.category = trace.category;
+  node.backward = [this, tensor](BackwardCall& call) {
+    held_by_loss.push_back(tensor);
+    held_by_loss.push_back(std::move(call.grads[0]));
+  };
+  return variable;
+}
+
 void Autograd::keep_gradient(Parameter& parameter, Tensor grad) {
   if (!parameter.grad) {
     parameter.grad = std::move(grad);
@@ -211,6 +226,9 @@ void Autograd::run(GraphNode& node) {
   BackwardCall call{trace, node, std::exchange(node.incoming, {}), {}, {}};
   for (std::size_t i = 0; i < node.saved_count; ++i) call.kept[i] = node.saved[i].unpack();
   node.backward(call);
+  for (std::size_t i = 0; i < node.inputs; ++i) {
+    if (!node.next[i].node) call.out[i] = {};  // a kernel made it beside those that are wanted
+  }
   for (std::size_t i = node.saved_count; i-- > 0;) call.kept[i] = {};
   for (std::size_t i = 0; i < node.inputs; ++i) {
     if (call.out[i]) call.out[i] = fit_to_input(call.out[i], node.input_shapes[i], node.input_dtypes[i]);

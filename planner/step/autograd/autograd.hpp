@@ -127,6 +127,8 @@ struct Parameter {
   DType dtype = DType::bf16;
   bool trainable = true;
   bool pinned_by_autograd = true;  ///< what keeps it for backward holds its storage, not only its name
+  bool adapter = false;            ///< of a low-rank adapter, made when the model is there
+  bool quantized = false;          ///< frozen, in 4 bits: `data` is packed, and products work on a 16-bit copy
   Tensor data;                     ///< full data now; undefined while it is sharded away
   Tensor grad;
   /// Called with each finished gradient; default: keep it, add to an earlier one in place.
@@ -161,6 +163,11 @@ class Autograd {
   void save(const NodeRef& node, const Variable& variable);
   /// The parameter as a graph leaf (its data must be present).
   Variable leaf(Parameter& parameter);
+
+  /// The tensor as a graph leaf that needs a gradient, no parameter.  Both it and its gradient live as long as the loss's
+  /// graph: until held_by_loss is cleared.
+  Variable require_gradient(const Tensor& tensor);
+  std::vector<Tensor> held_by_loss;
 
   /// What becomes of a finished gradient unless the parameter says otherwise: kept, or added to an earlier one in place.
   void keep_gradient(Parameter& parameter, Tensor grad);

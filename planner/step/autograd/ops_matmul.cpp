@@ -14,14 +14,14 @@ Shape rows_by(const Tensor& x, Dim columns) {
   return shape;
 }
 
-/// The bf16 copy of an fp32 weight under autocast: one per region, as a node of the graph.
+/// The bf16 copy of an fp32 weight under autocast: one per region, as a node of the graph; of a frozen weight one per use.
 Variable autocast_copy(Autograd& g, Parameter& weight) {
   for (const auto& [parameter, copy] : g.autocast_cache) {
     if (parameter == &weight) return copy;
   }
   Scoped category(g.trace.category, Category::parameters);
   Variable copy = cast(g, g.leaf(weight), DType::bf16, "autocast weight copy");
-  g.autocast_cache.emplace_back(&weight, copy);
+  if (weight.trainable) g.autocast_cache.emplace_back(&weight, copy);
   return copy;
 }
 
@@ -105,7 +105,41 @@ Variable product(Autograd& g, const Variable& input, const Variable& w, const Va
 
 }  // namespace
 
+namespace {
+
+/// y = x W^T with W in 4 bits, which stays as it is: each product, forward and backward, works on a 16-bit copy of its own.
+Variable quantized_linear(Autograd& g, const Variable& x, Parameter& weight, const LinearOptions& options) {
+  const Shape input_shape = x.shape;
+  const DType dtype = x.dtype;
+  const char* role = options.role;
+  const auto copy = [&g, &weight, dtype] {
+    Tensor wide = g.trace.empty(weight.shape, dtype, "weight out of 4 bits", Category::gathered_parameters);
+    launch(g.trace, KernelKind::vectorized, {&weight.data}, wide, "out of 4 bits");
+    return wide;
+  };
+  NodeRef node = g.make_node({&x}, [=, &g](BackwardCall& call) {
+    const Tensor wide = copy();
+    call.out[0] = input_gradient(g, call.grads[0], wide, input_shape, role);
+  });
+  const Tensor wide = copy();
+  Tensor result = g.trace.empty(rows_by(x, weight.shape.dim(0)), dtype, options.output_name);
+  g.take_gemm_workspace();
+  const std::int64_t rows = x.numel() / weight.shape.dim(1).size;
+  g.trace.compute(Kernel::gemm(rows, weight.shape.dim(0).size, weight.shape.dim(1).size, dtype), {&x, &wide}, {&result},
+                  role);
+  Variable output{std::move(result)};
+  output.grad_fn = std::move(node);
+  return output;
+}
+
+}  // namespace
+
 Variable linear(Autograd& g, const Variable& x, Parameter& weight, Parameter* bias, const LinearOptions& options) {
+  if (weight.quantized) {
+    const Variable output =
+        quantized_linear(g, g.autocast ? cast(g, x, DType::bf16, "linear input cast") : x, weight, options);
+    return bias ? add(g, output, g.leaf(*bias), options.output_name) : output;
+  }
   const bool cast_all = g.autocast && weight.dtype == DType::fp32;
   const Variable w = cast_all ? autocast_copy(g, weight) : g.leaf(weight);
   const Variable input = cast_all ? cast(g, x, DType::bf16, "linear input cast") : x;

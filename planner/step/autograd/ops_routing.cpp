@@ -328,10 +328,12 @@ Variable grouped_mm(Autograd& g, const Variable& rows, Parameter& weight, const 
   const Shape in = rows.shape, weight_shape = weight.shape;
   const std::int64_t m = rows.shape.dim(0).size, inner = rows.shape.last().size;
   const char* role = options.role;
-  // Alphabetical: the gradient of mat2 (the weight) before self's; kept: mat2, offs, self.
+  // Alphabetical: the gradient of mat2 (the weight) before self's; kept: mat2 for self's, offs, self for mat2's.
+  const bool keeps_weight = rows.requires_grad(), keeps_input = w.requires_grad();
   NodeRef node = g.make_node({&rows, &w}, [=, &g](BackwardCall& call) {
     const Tensor& dy = call.grads[0];
-    const Tensor kept = call.saved(0), offs = call.saved(1), input = call.saved(2);
+    const Tensor kept = keeps_weight ? call.saved(0) : Tensor{}, offs = call.saved(keeps_weight ? 1 : 0);
+    const Tensor input = keeps_input ? call.saved(keeps_weight ? 2 : 1) : Tensor{};
     if (call.wants(1)) {
       call.out[1] = call.trace.empty(weight_shape, dy.dtype, "expert weight gradient", Category::gradients);
       const GroupedScratch scratch(g, dy.dtype, groups);
@@ -345,9 +347,9 @@ Variable grouped_mm(Autograd& g, const Variable& rows, Parameter& weight, const 
                          {&call.out[0], &scratch.problems, &scratch.workspace}, role);
     }
   });
-  g.save(node, w);
+  if (keeps_weight) g.save(node, w);
   g.save(node, offsets);
-  g.save(node, rows.data());
+  if (keeps_input) g.save(node, rows.data());
   Tensor result = g.trace.empty({rows.shape.dim(0), columns}, rows.dtype, options.output_name);
   const GroupedScratch scratch(g, rows.dtype, groups);
   g.trace.compute(grouped_kernel(m, columns.size, inner, rows.dtype, groups), {&rows, &w, &offsets},

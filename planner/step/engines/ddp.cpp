@@ -27,13 +27,15 @@ class DdpJob final : public TorchJob {
                   : trace_.empty(shape, DType::fp32, name, what);
     };
     for (Parameter& parameter : model_->parameters_in_order) {
-      parameter.data = make(parameter.shape, parameter.name, Category::parameters);
+      if (parameter.adapter) continue;
+      parameter.data = parameter.quantized ? quantized_weight(trace_, parameter)
+                                           : make(parameter.shape, parameter.name, Category::parameters);
     }
     if (scenario_.model.tied_embeddings) {
       make(model_->embedding->shape, "tied head before it is dropped", Category::temporaries);
     }
     for (Parameter& parameter : model_->parameters_in_order) {
-      if (!host && parameter.dtype == DType::fp32) continue;
+      if (parameter.adapter || parameter.quantized || (!host && parameter.dtype == DType::fp32)) continue;
       Tensor moved = trace_.empty(parameter.shape, parameter.dtype, parameter.name);
       if (host) {
         trace_.record(HostCopy{true, false, moved.bytes()}, Lane::compute, {&parameter.data}, {&moved},
@@ -44,6 +46,7 @@ class DdpJob final : public TorchJob {
       parameter.data = std::move(moved);
     }
     frequencies_ = rotary_frequencies(trace_, scenario_.model);
+    attach_adapters(trace_, *model_, model_->parameters_in_order.front().dtype);
     if (plan().world_size > 1) wrap();
   }
 
@@ -75,7 +78,9 @@ class DdpJob final : public TorchJob {
       gradients.push_back(&parameter.grad);
     }
     if (plan().gradient_clipping > 0) clip_gradients(trace_, gradients);
-    adamw_step(trace_, plan().optimizer.implementation, plan().optimizer.moments, tensors, gradients, states_);
+    const bool fp32_adapters = plan().lora && plan().optimizer.moments != DType::int8;
+    adamw_step(trace_, plan().optimizer.implementation, fp32_adapters ? DType::fp32 : plan().optimizer.moments, tensors,
+               gradients, states_);
     for (Parameter& parameter : model_->parameters_in_order) parameter.grad = {};
     if (reducer_ && step_ == 0) reducer_->rebuild();  // PyTorch: when the next forward begins
   }

@@ -59,13 +59,15 @@ void ReplicatedJob::build_model() {
     const bool named = parameter.decl >= listed.data() && parameter.decl < listed.data() + listed.size();
     if (named) {
       by_decl[parameter.decl] = &parameter;
-    } else {
+    } else if (!parameter.adapter) {
       own[parameter.decl->layer].push_back(&parameter);
     }
   }
   for (const ParameterDecl& decl : listed) {
     if (const auto found = by_decl.find(&decl); found != by_decl.end()) {
-      found->second->data = build(found->second->shape, found->second->name);
+      Parameter& parameter = *found->second;
+      parameter.data =
+          parameter.quantized ? quantized_weight(trace_, parameter) : build(parameter.shape, parameter.name);
     } else if (plan().moe.implementation == MoeImplementation::loop) {  // every expert is built on its own
       for (Parameter* parameter : own[decl.layer]) parameter->data = build(parameter->shape, parameter->name);
       own.erase(decl.layer);
@@ -82,9 +84,20 @@ void ReplicatedJob::build_model() {
                           ? trace_.host_empty({{frequencies}}, DType::fp32, name, Category::parameters, false)
                           : trace_.empty({{frequencies}}, DType::fp32, name, Category::parameters));
   }
+  if (plan().lora) add_adapters();
   if (plan().moe.implementation != MoeImplementation::native) return;
   for (auto& [layer, parameters] : own) insert_native_moe(layer, parameters, replaced_[layer]);
   replaced_.clear();
+}
+
+void ReplicatedJob::add_adapters() {
+  if (plan().construction != Construction::cpu) {
+    attach_adapters(trace_, *model_, plan().compute_dtype() == DType::fp32 ? DType::fp32 : DType::bf16);
+    return;
+  }
+  for (Parameter& parameter : model_->parameters_in_order) {
+    if (parameter.adapter) parameter.data = build(parameter.shape, parameter.name);
+  }
 }
 
 // MoE(hidden, expert): the pattern expert is made, then its local copies, then the gate; the dense MLP goes last.  With a
@@ -153,7 +166,7 @@ void ReplicatedJob::place_on_device() {
 // fp16: the model was built in bf16.
 void ReplicatedJob::cast_on_device() {
   for (Parameter& parameter : model_->parameters_in_order) {
-    if (parameter.data.dtype == parameter.dtype) continue;
+    if (parameter.data.dtype == parameter.dtype || parameter.quantized) continue;
     Tensor cast = trace_.empty(parameter.shape, parameter.dtype, parameter.name, Category::parameters);
     ops::launch(trace_, KernelKind::vectorized, {&parameter.data}, cast, "cast parameter");
     parameter.data = std::move(cast);
@@ -191,6 +204,7 @@ void ReplicatedJob::save_experts() {
 
 void ReplicatedJob::save() {
   trace_.begin_phase("save_16bit");
+  forget_last_step();
   if (rank_ == 0) copy_to_host(model_storages(), true, "16-bit weights being written");
   trace_.begin_phase("save_checkpoint");
   const bool moe = has_moe();

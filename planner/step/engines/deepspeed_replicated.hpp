@@ -45,6 +45,7 @@ class ReplicatedJob : public TorchJob {
 
   Tensor build(const Shape& shape, const char* name);
   void build_model();
+  void add_adapters();
   void insert_native_moe(int layer, std::vector<Parameter*>& own, std::vector<Tensor>& old_mlp);
   void cast_on_host();
   void replace_by_autoep();

@@ -109,6 +109,7 @@ class Zero3Hooks final : public ModuleHooks {
 /// empties and fills it behind autograd's back; but fused experts, and linear weights outside of the engine's own linear,
 /// enter as transposed views, whose storage stays.
 bool is_pinned(const Parameter& parameter, bool engine_linear) {
+  if (parameter.adapter) return !engine_linear;
   const Role role = parameter.decl ? parameter.decl->role : Role::other;
   switch (role) {
     case Role::experts_gate_up:
@@ -206,6 +207,7 @@ class Zero3Job final : public TorchJob {
   void save_16bit() {
     if (plan().moe.implementation == MoeImplementation::autoep) return;  // refused by the engine
     trace_.begin_phase("save_16bit");
+    forget_last_step();
     coordinator_.release_all();
     std::vector<Tensor> collected;
     std::vector<bool> seen(model_->parameters_in_order.size());
@@ -228,6 +230,7 @@ class Zero3Job final : public TorchJob {
   // One storage at a time passes through pageable host memory; what is there already is written where it stands.
   void save_checkpoint() {
     trace_.begin_phase("save_checkpoint");
+    forget_last_step();
     coordinator_.release_all();
     for (const zero3::SubGroup& group : optimizer_.sub_groups()) {
       for (const Tensor* tensor : {&group.master, &group.states.front().first, &group.states.front().second}) {

@@ -46,6 +46,16 @@ void ModelBuilder::build() {
     case Construction::zero_init:
     case Construction::meta: construct_under_zero_init(); break;
   }
+  if (scenario_.plan.lora) add_adapters();
+}
+
+// PEFT makes them whole, outside of zero.Init, and ties the head again, so that its own part goes.
+void ModelBuilder::add_adapters() {
+  head_.reset();
+  for (const ShardedParameter& sharded : parameters_.all()) {
+    if (sharded.parameter->adapter)
+      adapters_.push_back(trace_.empty(sharded.parameter->shape, dtype_, sharded.parameter->name));
+  }
 }
 
 // Parameters of one module are made one after the other and cut together, when the module is complete.
@@ -147,6 +157,7 @@ void ModelBuilder::replace_experts() {
     }
   }
   declared_.clear();
+  adapters_.clear();
 }
 
 }  // namespace plimsoll::zero3

@@ -37,6 +37,7 @@ class ModelBuilder {
     Tensor shard;
   };
 
+  void add_adapters();
   void construct_under_zero_init();
   void construct_whole(bool on_host);
   void make_whole(Declared& declared);
@@ -51,7 +52,8 @@ class ModelBuilder {
   DType dtype_;
   std::vector<Declared> declared_;
   std::optional<Declared> head_;  ///< a tied head, made like any other parameter
-  std::vector<Tensor> small_;     ///< rotary frequencies, a flag
+  std::vector<Tensor> adapters_;
+  std::vector<Tensor> small_;  ///< rotary frequencies, a flag
 };
 
 }  // namespace plimsoll::zero3

@@ -234,6 +234,11 @@ void Optimizer::make_gradient_partition() {
   Scoped category(trace_.category, Category::gradients);
   const bool host = plan().offload.optimizer != OffloadDevice::none;
   const DType dtype = plan().gradient_dtype;
+  Tensor zeros;  // pinning copies
+  if (host && plan().offload.pin_optimizer) {
+    zeros = trace_.host_empty(flat_shape(elements_), dtype, "gradient partition before it is pinned",
+                              Category::gradients, false);
+  }
   gradient_partition_ = host ? trace_.host_empty(flat_shape(elements_), dtype, "gradient partition",
                                                  Category::gradients, plan().offload.pin_optimizer)
                              : trace_.empty(flat_shape(elements_), dtype, "gradient partition");

@@ -64,7 +64,7 @@ void ShardedParameters::gather_call(const std::vector<int>& indices) {
   Scoped layer(trace_.layer, static_cast<std::int16_t>((*this)[indices.front()].parameter->decl->layer));
   for (const int index : indices) (*this)[index].presence = Presence::in_flight;
   if ((*this)[indices.front()].communicator.ranks == 1) {
-    for (const int index : indices) (*this)[index].call = std::make_shared<GatherCall>();
+    for (const int index : indices) take_alone((*this)[index]);
   } else if (plan_.zero.stage3_use_all_reduce_for_fetch_params) {
     gather_by_all_reduce(indices, std::make_shared<GatherCall>());
   } else if (indices.size() == 1 || plan_.zero.stage3_allgather_sequential) {
@@ -72,6 +72,13 @@ void ShardedParameters::gather_call(const std::vector<int>& indices) {
   } else {
     gather_flat(indices, std::make_shared<GatherCall>());
   }
+}
+
+// Of a group of one rank nothing is gathered: the part is the parameter; out of host memory it is copied at once.
+void ShardedParameters::take_alone(ShardedParameter& sharded) {
+  sharded.call = std::make_shared<GatherCall>();
+  const Tensor part = sharded.on_host ? shard_on_device(sharded) : sharded.shard;
+  sharded.parameter->data = part.view_as(sharded.parameter->shape);
 }
 
 // One launch per 128 sources; neighbours in one buffer count once.
@@ -190,7 +197,6 @@ void ShardedParameters::wait(int index) {
   if (moves) wait_for_old_events();
   const std::shared_ptr<GatherCall> call = std::move(sharded.call);
   sharded.call.reset();
-  if (!moves) sharded.parameter->data = sharded.shard.view_as(sharded.parameter->shape);
   split(*call);
   call->to_split.clear();
   call->shard_copy = {};
@@ -230,10 +236,17 @@ void ShardedParameters::gather_now(const std::vector<int>& indices) {
   }
 }
 
+// Of a group of one rank the shard is the parameter (measured: no copy), unless it is in host memory.
 void ShardedParameters::gather_persistent() {
   std::vector<int> indices;
-  for (const ShardedParameter& sharded : parameters_) {
-    if (sharded.persistent) indices.push_back(sharded.parameter->index);
+  for (ShardedParameter& sharded : parameters_) {
+    if (!sharded.persistent) continue;
+    if (sharded.communicator.ranks > 1 || sharded.on_host) {
+      indices.push_back(sharded.parameter->index);
+      continue;
+    }
+    sharded.presence = Presence::available;
+    sharded.parameter->data = sharded.shard.view_as(sharded.parameter->shape);
   }
   gather_now(indices);
 }

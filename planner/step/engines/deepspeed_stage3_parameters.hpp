@@ -94,6 +94,7 @@ class ShardedParameters {
  private:
   Communicator communicator_of(const Parameter& parameter, int rank) const;
   void gather_call(const std::vector<int>& indices);
+  void take_alone(ShardedParameter& sharded);
   void gather_alone(int index, const std::shared_ptr<GatherCall>& call);
   void gather_flat(const std::vector<int>& indices, const std::shared_ptr<GatherCall>& call);
   void gather_by_all_reduce(const std::vector<int>& indices, const std::shared_ptr<GatherCall>& call);

@@ -77,6 +77,8 @@ class Fsdp2Job final : public TorchJob {
                  .shard_dtype = plan().master_fp32 ? DType::fp32 : plan().compute_dtype(),
                  .reduce_dtype = plan().fsdp.reduce_dtype,
                  .multiprocessors = autograd_.device.multiprocessors,
+                 .on_host = plan().offload.parameters != OffloadDevice::none,
+                 .pinned = plan().offload.pin_parameters,
                  .last_gather = {},
                  .last_reduce_input = {},
                  .forward_order = {}},
@@ -116,6 +118,11 @@ class Fsdp2Job final : public TorchJob {
                         Category::parameters);
   }
 
+  Tensor host_shard(const FsdpParameter& p, bool pinned) {
+    return trace_.host_empty({{p.padded, Symbol::parameters}}, context_.shard_dtype, p.parameter->name,
+                             Category::parameters, pinned);
+  }
+
   void construct() override {
     trace_.begin_phase("initialized");
     switch (plan().construction) {
@@ -131,6 +138,10 @@ class Fsdp2Job final : public TorchJob {
   // The weights are then drawn: random numbers and their product with the standard deviation, a shard each.
   void materialise() {
     const std::vector<FsdpParameter*> order = in_model_order();
+    if (context_.on_host) {
+      for (FsdpParameter* p : order) p->shard = host_shard(*p, false);
+      return;
+    }
     for (FsdpParameter* p : order) p->shard = new_shard(*p);
     if (scenario_.model.tied_embeddings) {
       for (FsdpParameter* p : order) {
@@ -179,7 +190,16 @@ class Fsdp2Job final : public TorchJob {
     shard(groups_.front());
   }
 
+  // The first forward pins shards that were materialised in pageable memory.
+  void pin_shards() {
+    for (FsdpParameter* p : in_model_order()) p->shard = host_shard(*p, true);
+  }
+
   void before_forward(bool) override {
+    if (context_.on_host && context_.pinned && step_ == 0) {
+      if (!pinned_) pin_shards();
+      pinned_ = true;
+    }
     // The gather streams wait for whatever changed the shards.
     trace_.wait_for(Lane::copy_in, Lane::compute);
     trace_.wait_for(Lane::gather, Lane::compute);
@@ -204,13 +224,37 @@ class Fsdp2Job final : public TorchJob {
       tensors.push_back(p->shard.view_as({{p->local, Symbol::parameters}}));
       gradients.push_back(&p->gradient);
     }
+    if (context_.on_host) {
+      step_on_host(tensors, gradients);
+      for (FsdpParameter* p : order) p->gradient = {};
+      return;
+    }
     if (plan().gradient_clipping > 0) clip_gradients(trace_, gradients, context_.shard_group());
     adamw_step(trace_, plan().optimizer.implementation, plan().optimizer.moments, tensors, gradients, states_);
     for (FsdpParameter* p : order) p->gradient = {};
   }
 
+  // torch's AdamW on CPU tensors, without temporaries; moments are made in the first step and never pinned.
+  void step_on_host(const std::vector<Tensor>& tensors, const std::vector<const Tensor*>& gradients) {
+    trace_.record(HostSync{Lane::reduce}, Lane::host, {}, {}, "gradients to the CPU optimizer");
+    const DType moments = plan().optimizer.moments;
+    states_.resize(tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      AdamState& state = states_[i];
+      for (Tensor* moment : {&state.first, &state.second}) {
+        if (!*moment)
+          *moment = trace_.host_empty(tensors[i].shape, moments, "adam moment", Category::optimizer_moments, false);
+      }
+      const Bytes bytes = tensors[i].bytes() * 2 + gradients[i]->bytes() + state.first.bytes() * 4;
+      trace_.record(HostWork{HostWorkKind::cpu_adam, tensors[i].numel(), bytes}, Lane::host,
+                    {&tensors[i], gradients[i], &state.first, &state.second},
+                    {&tensors[i], &state.first, &state.second}, "adamw");
+    }
+  }
+
   FsdpContext context_;
   FsdpHooks hooks_;
+  bool pinned_ = false;
   std::deque<FsdpGroup> groups_;  // the root, then the layers
   std::vector<Tensor> frequencies_;
   std::vector<AdamState> states_;

@@ -103,7 +103,11 @@ void FsdpGroup::unshard() {
     sources.push_back(&p.shard);
   }
   Tensor input;
-  if (casts()) {
+  const std::vector<Tensor> copies = shards_on_device();
+  if (context_.on_host) {
+    sources.clear();
+    for (const Tensor& copy : copies) sources.push_back(&copy);
+  } else if (casts()) {
     input = trace.empty(flat(elements), dtype(), "gather input");
     Kernel cast = Kernel::pointwise(KernelKind::fsdp_copy_in_cast, dtype(), elements,
                                     input.bytes() + Elements(elements) * context_.shard_dtype);
@@ -123,6 +127,24 @@ void FsdpGroup::unshard() {
   gather.group = context_.shard_group();
   gather.full_size = gather_output_.bytes();
   trace.collective(gather, {&gather_output_}, {&gather_output_}, "fsdp all-gather");
+}
+
+// Out of host memory, on the copy-in stream; in the type that is gathered.
+std::vector<Tensor> FsdpGroup::shards_on_device() {
+  std::vector<Tensor> copies;
+  if (!context_.on_host) return copies;
+  Trace& trace = context_.trace;
+  for (const FsdpParameter& p : parameters_) {
+    Tensor copy = trace.empty(flat(p.padded), context_.shard_dtype, "shard on the device");
+    trace.record(HostCopy{true, context_.pinned, copy.bytes()}, trace.lane, {&p.shard}, {&copy}, "fsdp shard");
+    if (casts()) {
+      Tensor cast = trace.empty(flat(p.padded), dtype(), "gather input");
+      ops::launch(trace, KernelKind::vectorized, {&copy}, cast, "fsdp copy-in cast");
+      copy = std::move(cast);
+    }
+    copies.push_back(std::move(copy));
+  }
+  return copies;
 }
 
 // In forward the gathered buffer outlives its copy-out until the next group's, so that the next gather may run beside this
@@ -237,7 +259,11 @@ void FsdpGroup::reduce(std::vector<FsdpParameter*> owners, std::vector<Tensor> g
     ops::launch(trace, KernelKind::vectorized, {&output}, cast, "fsdp gradient cast");
     output = std::move(cast);
   }
-  keep_or_add(owners, output);
+  if (context_.on_host) {
+    keep_on_host(owners, output);
+  } else {
+    keep_or_add(owners, output);
+  }
   context_.last_reduce_input = std::move(input);
 }
 
@@ -271,6 +297,25 @@ void FsdpGroup::keep_or_add(const std::vector<FsdpParameter*>& owners, const Ten
     } else {
       p->gradient = gradient;
     }
+  }
+}
+
+// A first gradient goes to a pinned block of its own; a later one is waited for in a pageable one and added on the CPU.
+void FsdpGroup::keep_on_host(const std::vector<FsdpParameter*>& owners, const Tensor& reduced) {
+  Trace& trace = context_.trace;
+  for (FsdpParameter* p : owners) {
+    const bool add = static_cast<bool>(p->gradient);
+    const bool pinned = context_.pinned && !add;
+    const Shape shape = flat(std::max<std::int64_t>(1, p->local));
+    Tensor gradient = trace.host_empty(shape, context_.shard_dtype, "sharded gradient", Category::gradients, pinned);
+    trace.record(HostCopy{false, pinned, gradient.bytes()}, trace.lane, {&reduced}, {&gradient}, "fsdp gradient");
+    if (!add) {
+      p->gradient = std::move(gradient);
+      continue;
+    }
+    trace.record(HostSync{trace.lane}, Lane::host, {}, {}, "fsdp gradient");
+    trace.record(HostWork{HostWorkKind::python, 1, gradient.bytes() * 3}, Lane::host, {&p->gradient, &gradient},
+                 {&p->gradient}, "fsdp accumulate gradient");
   }
 }
 

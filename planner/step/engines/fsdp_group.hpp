@@ -3,6 +3,8 @@
 //   s(p) = ceil(rows / W) * (numel / rows),  G = sum of s(p) over the group.
 // A gather casts the G shard elements into one flat input, gathers G W elements, and copies them out into the parameters; a
 // reduction copies the gradients into G W elements of the reduce type, and leaves G elements: the sharded gradient.
+// With offload the shards live in host memory, each in a block of its own: a gather copies them to the device and casts them
+// one by one, a reduction copies each gradient back.
 // Source: PyTorch's fully_shard (2.11) read in Python, and the allocator trace of a real step, event by event.
 #pragma once
 
@@ -22,6 +24,8 @@ struct FsdpContext {
   DType shard_dtype = DType::fp32;
   DType reduce_dtype = DType::fp32;
   int multiprocessors = 132;
+  bool on_host = false;  ///< shards and gradients live in host memory (CPUOffloadPolicy)
+  bool pinned = true;
 
   /// The output of the last gather of the forward; it dies when the next group has been copied out.
   Tensor last_gather;
@@ -75,6 +79,8 @@ class FsdpGroup {
   void reduce(std::vector<FsdpParameter*> owners, std::vector<Tensor> gradients);
   void concatenate(const std::vector<FsdpParameter*>& owners, const std::vector<Tensor>& gradients,
                    const Tensor& input);
+  std::vector<Tensor> shards_on_device();
+  void keep_on_host(const std::vector<FsdpParameter*>& owners, const Tensor& reduced);
   void keep_or_add(const std::vector<FsdpParameter*>& owners, const Tensor& reduced);
   bool casts() const;
   DType dtype() const { return parameters_.front().parameter->dtype; }

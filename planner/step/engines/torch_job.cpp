@@ -27,6 +27,25 @@ std::vector<Tensor> rotary_frequencies(Trace& trace, const ModelSpec& model) {
   return result;
 }
 
+Tensor quantized_weight(Trace& trace, const Parameter& parameter) {
+  const std::int64_t n = parameter.numel();
+  const std::int64_t bytes = ceil_div(n, 2) + ceil_div(n, 64) + 4 * ceil_div(n, std::int64_t{64 * 256});
+  return trace.empty({{bytes}}, DType::int8, parameter.name, Category::parameters);
+}
+
+void attach_adapters(Trace& trace, TorchModel& model, DType base) {
+  Scoped category(trace.category, Category::parameters);
+  for (Parameter& parameter : model.parameters_in_order) {
+    if (parameter.adapter) parameter.data = trace.empty(parameter.shape, base, parameter.name);
+  }
+  for (Parameter& parameter : model.parameters_in_order) {
+    if (!parameter.adapter || base == DType::fp32) continue;
+    Tensor wide = trace.empty(parameter.shape, DType::fp32, parameter.name);
+    ops::launch(trace, KernelKind::upcast, {&parameter.data}, wide, "adapter in fp32");
+    parameter.data = std::move(wide);
+  }
+}
+
 TorchJob::TorchJob(const Scenario& scenario, int rank, RankProgram& program)
     : scenario_(scenario),
       rank_(rank),
@@ -82,17 +101,24 @@ void TorchJob::step(bool steady) {
   ++step_;
 }
 
+void TorchJob::forget_last_step() {
+  autograd_.held_by_loss.clear();
+  ids_ = {};
+}
+
 void TorchJob::micro_batch(std::int64_t index, const char* forward_phase, const char* backward_phase) {
   const bool boundary = index + 1 == plan().gradient_accumulation;
   trace_.micro_batch = static_cast<std::uint16_t>(index);
   trace_.begin_phase(forward_phase);
   const Dim tokens = layers_.tokens();
-  Variable ids{trace_.empty({tokens}, DType::int64, "input ids")};
+  if (index == 0) forget_last_step();
+  ids_ = Variable{trace_.empty({tokens}, DType::int64, "input ids")};
   before_forward(index == 0);
   Variable loss;
   {
     Scoped autocast(autograd_.autocast, plan().precision == Precision::bf16_autocast);
-    loss = run_forward(ids);
+    loss = run_forward(ids_);
+    autograd_.held_by_loss = {loss.data()};  // in place of the earlier micro-batch's
     after_forward();
     layers_.outputs.clear();
     autograd_.autocast_cache.clear();
@@ -106,6 +132,19 @@ void TorchJob::micro_batch(std::int64_t index, const char* forward_phase, const 
 
 namespace {
 
+/// Block-wise 8-bit moments (bitsandbytes): a byte an element and an fp32 scale for each 256; small tensors stay in fp32.
+void make_8_bit(Trace& trace, const Tensor& tensor, AdamState& state) {
+  constexpr std::int64_t block = 256, least = 4096;
+  const bool small = tensor.numel() < least;
+  const DType type = small ? DType::fp32 : DType::int8;
+  const Shape scales{{ceil_div(tensor.numel(), block), Symbol::number}};
+  state.first = trace.empty(tensor.shape, type, "adam first moment", Category::optimizer_moments);
+  state.second = trace.empty(tensor.shape, type, "adam second moment", Category::optimizer_moments);
+  if (small) return;
+  state.first_scale = trace.empty(scales, DType::fp32, "scales of the first moment", Category::optimizer_moments);
+  state.second_scale = trace.empty(scales, DType::fp32, "scales of the second moment", Category::optimizer_moments);
+}
+
 void adam_kernel(Trace& trace, KernelKind kind, const Tensor& tensor, const Tensor& gradient, AdamState& state) {
   const std::int64_t n = tensor.numel();
   const Bytes bytes = tensor.bytes() * 2 + gradient.bytes() + state.first.bytes() * 4;
@@ -117,11 +156,16 @@ void adam_kernel(Trace& trace, KernelKind kind, const Tensor& tensor, const Tens
 
 void adamw_step(Trace& trace, OptimizerImplementation implementation, DType moments, const std::vector<Tensor>& tensors,
                 const std::vector<const Tensor*>& gradients, std::vector<AdamState>& states) {
-  const bool fused = implementation == OptimizerImplementation::fused;
+  // The 8-bit optimizer updates each tensor in one kernel, as the fused one does, and counts steps on the host.
+  const bool fused = implementation == OptimizerImplementation::fused || moments == DType::int8;
   if (states.empty()) {
     states.resize(tensors.size());
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       AdamState& state = states[i];
+      if (moments == DType::int8) {
+        make_8_bit(trace, tensors[i], state);
+        continue;
+      }
       if (fused) state.step = trace.empty({}, DType::fp32, "adam step", Category::optimizer_moments);
       state.first = trace.empty(tensors[i].shape, moments, "adam first moment", Category::optimizer_moments);
       state.second = trace.empty(tensors[i].shape, moments, "adam second moment", Category::optimizer_moments);

@@ -50,14 +50,20 @@ class TorchJob {
   LayerContext layers_;
   int step_ = 0;
 
+  /// The caller's input ids, and its loss with what its graph still holds, live until the function that made the step has
+  /// returned.
+  void forget_last_step();
+
  private:
+  Variable ids_;  // of the last micro-batch
+
   void step(bool steady);
   void micro_batch(std::int64_t index, const char* forward_phase, const char* backward_phase);
 };
 
-/// Adam's state of one tensor: its moments (and, fused, a step counter on the device).
+/// Adam's state of one tensor: its moments (and, fused, a step counter on the device); in 8 bits each moment has a scale.
 struct AdamState {
-  Tensor step, first, second;
+  Tensor step, first, second, first_scale = {}, second_scale = {};
 };
 
 /// The optimizer over `tensors` with `gradients`: creates missing states in order, then updates in place.
@@ -69,6 +75,13 @@ void adamw_step(Trace& trace, OptimizerImplementation implementation, DType mome
 /// @param sharded_over the group over whose ranks the gradients are cut: their norms are summed over it
 void clip_gradients(Trace& trace, const std::vector<const Tensor*>& gradients,
                     std::optional<GroupId> sharded_over = {});
+
+/// A frozen weight in 4 bits (NF4): two elements a byte, a byte of scale for each 64, and an fp32 scale for each 256 of those.
+Tensor quantized_weight(Trace& trace, const Parameter& parameter);
+
+/// PEFT gives each adapter the type of its layer, on the layer's device, and then casts 16-bit ones to fp32, one by one.
+/// @param base type of the layers' weights
+void attach_adapters(Trace& trace, TorchModel& model, DType base);
 
 /// What a model holds on the device beside its parameters: the rotary frequencies, and a copy of them.
 std::vector<Tensor> rotary_frequencies(Trace& trace, const ModelSpec& model);

@@ -182,9 +182,10 @@ std::vector<Tensor> attention_masks(LayerContext& c, DType dtype) {
   const Dim s{c.sequence(), Symbol::sequence};
   bool sinks = false;
   for (const LayerSpec& layer : c.scenario.model.layers) sinks = sinks || layer.attention.sinks;
+  const bool windows = sinks || c.scenario.model.family == "qwen2_moe";
   std::vector<Tensor> masks;
-  // gpt-oss alternates windows and full attention: one mask for each.
-  for (int i = 0; i < (sinks ? 2 : 1); ++i) {
+  // gpt-oss alternates windows and full attention: one mask for each.  Qwen2-MoE makes both, and reads one.
+  for (int i = 0; i < (windows ? 2 : 1); ++i) {
     const Tensor allowed = c.trace.empty({s, s}, DType::boolean, "causal mask");
     ops::launch(c.trace, KernelKind::vectorized, {}, allowed, "causal mask");
     masks.push_back(c.trace.empty({{c.batch(), Symbol::batch}, s, s}, dtype, "additive mask"));

@@ -22,6 +22,25 @@ bool needs_masks(const Scenario& scenario) {
          std::any_of(layers.begin(), layers.end(), [](const LayerSpec& layer) { return layer.attention.sinks; });
 }
 
+/// Qwen2-MoE makes the mask of its sliding windows whether a layer has one or not: [S, S] booleans that live as long as the
+/// model's forward.  (Its configuration sets the window to 0 where none is used, so that no length is below it.)
+Tensor window_mask(LayerContext& c) {
+  if (c.scenario.model.family != "qwen2_moe" || needs_masks(c.scenario)) return {};
+  const Dim s{c.sequence(), Symbol::sequence};
+  const auto make = [&](const Tensor& from, const char* name) {
+    Tensor mask = c.trace.empty({s, s}, DType::boolean, name);
+    ops::launch(c.trace, KernelKind::vectorized, {&from}, mask, "window mask");
+    return mask;
+  };
+  Tensor window;
+  {
+    const Tensor after = make({}, "after the window's begin");
+    window = make(after, "window mask");
+  }
+  const Tensor causal = make({}, "not ahead");
+  return make(window, "window mask");
+}
+
 bool is_recomputed(const Recompute& recompute, int layer) {
   return recompute.every > 0 && layer % recompute.every == 0;
 }
@@ -104,6 +123,17 @@ Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable inp
   });
 }
 
+namespace {
+
+/// Adapters with recomputation: a hook makes the frozen embedding's output need a gradient, so that checkpoints of either kind
+/// find a graph (enable_input_require_grads of Hugging Face, which its trainer calls).
+Variable with_gradient(LayerContext& c, const TorchModel& model, Variable embedded) {
+  const bool hooked = c.scenario.plan.lora && c.scenario.plan.recompute.every > 0 && !model.embedding->trainable;
+  return hooked ? c.g.require_gradient(embedded.data()) : embedded;
+}
+
+}  // namespace
+
 Variable causal_lm_loss(LayerContext& c, TorchModel& model, const Variable& ids) {
   Autograd& g = c.g;
   std::vector<Variable> router_logits;
@@ -113,10 +143,12 @@ Variable causal_lm_loss(LayerContext& c, TorchModel& model, const Variable& ids)
       Scoped masks(c.masks, {});  // they outlive the embedding's output
       // Traces of four frameworks: 0.6 ms pass between the batch and the first kernel of the model, whatever the framework.
       c.trace.host_work(HostWorkKind::python, 20, "enter the model");
-      const Variable embedded = call_module(c, model.embed_tokens, tokens, [&](const Variable& indices) {
-        return ops::embedding(g, indices, *model.embedding, "embedding output");
-      });
+      const Variable embedded =
+          with_gradient(c, model, call_module(c, model.embed_tokens, tokens, [&](const Variable& indices) {
+                          return ops::embedding(g, indices, *model.embedding, "embedding output");
+                        }));
       const Tensor positions = position_ids(c);
+      const Tensor unread = window_mask(c);
       if (needs_masks(c.scenario)) c.masks = attention_masks(c, embedded.dtype);
       RotaryTables tables;
       call_module(c, model.rotary, embedded, [&](const Variable& in) {

@@ -1,10 +1,43 @@
 // Linear layers, norms and the gated MLP as Hugging Face's modules compose them (planner/step/layers/layers.hpp).
 #include "planner/step/autograd/ops.hpp"
+#include "planner/step/autograd/ops_routing.hpp"
 #include "planner/step/layers/layers.hpp"
 
 namespace plimsoll {
 
+namespace {
+
+// y = W x + s B A x, as PEFT's lora.Linear computes it: x in the adapter's type, the sum in the wider one, then cast back.
+Variable adapted_linear(LayerContext& c, LinearModule& module, const Variable& input, const char* output_name) {
+  AdapterModules& adapter = *module.adapter;
+  Variable result = linear(c, adapter.base, input, output_name);
+  const DType dtype = result.dtype;
+  const Variable x = ops::cast(c.g, input, adapter.a.weight->dtype, "adapter input");
+  Variable sum;
+  {
+    Variable scaled;
+    {
+      Variable high;
+      {
+        const Variable kept = call_module(c, adapter.dropout, x, [](const Variable& in) { return in; });
+        const Variable low = linear(c, adapter.a, kept, "adapter's low rank");
+        high = linear(c, adapter.b, low, "adapter output");
+      }
+      scaled = ops::scale(c.g, high, "scaled adapter output");
+    }
+    sum = ops::add(c.g, result, scaled, "output and adapter's");
+  }
+  result = std::move(sum);
+  return ops::cast(c.g, result, dtype, output_name);
+}
+
+}  // namespace
+
 Variable linear(LayerContext& c, LinearModule& module, const Variable& x, const char* output_name) {
+  if (module.adapter) {
+    return call_module(c, module, x,
+                       [&](const Variable& input) { return adapted_linear(c, module, input, output_name); });
+  }
   return call_module(c, module, x, [&](const Variable& input) {
     return ops::linear(c.g, input, *module.weight, module.bias,
                        {c.zero3_linear, c.flat_tokens, output_name, module.name});

@@ -26,9 +26,16 @@ struct Module {
   Module& operator=(const Module&) = delete;
 };
 
+struct AdapterModules;
 struct LinearModule : Module {
   Parameter* weight = nullptr;
   Parameter* bias = nullptr;
+  AdapterModules* adapter = nullptr;  ///< low-rank: this module is then what wraps the linear layer itself
+};
+/// PEFT's lora.Linear: the frozen layer, nothing in the place of a dropout, A [r, in] and B [out, r].
+struct AdapterModules {
+  LinearModule base, a, b;
+  Module dropout;
 };
 struct NormModule : Module {
   Parameter* weight = nullptr;
@@ -97,6 +104,7 @@ struct TorchModel : Module {
   std::deque<Parameter> parameters_in_order;  ///< construction order; a tied head is not repeated
   std::deque<ParameterDecl> replaced;         ///< declarations of parameters that only this rank's model has
   std::deque<MoeSpec> mixtures;               ///< of the MoE layers, in order
+  std::deque<AdapterModules> adapters;        ///< of the linear layers that have one
   std::vector<Module*> modules;               ///< by id
 };
 

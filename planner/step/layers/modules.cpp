@@ -54,6 +54,27 @@ class Builder {
     add(module, name, parent, layer);
     module.weight = own(module, weight, layer);
     module.bias = own(module, bias, layer);
+    adapt(module, layer);
+  }
+
+  /// PEFT puts itself in the layer's place: the layer becomes a child, and the parameters the children's.
+  void adapt(LinearModule& module, int layer) {
+    const auto found = parameters_.adapters.find(module.weight);
+    if (found == parameters_.adapters.end()) return;
+    AdapterModules& adapter = model_->adapters.emplace_back();
+    module.adapter = &adapter;
+    add(adapter.base, "base_layer", &module, layer);
+    adapter.base.weight = module.weight;
+    adapter.base.bias = module.bias;
+    adapter.base.parameters = std::exchange(module.parameters, {});
+    add(adapter.dropout, "lora_dropout", &module, layer);
+    const auto matrix = [&](LinearModule& of, const char* name, Parameter* weight) {
+      add(of, name, &module, layer);
+      of.weight = weight;
+      of.parameters = {weight};
+    };
+    matrix(adapter.a, "lora_A", found->second.a);
+    matrix(adapter.b, "lora_B", found->second.b);
   }
 
   void norm(NormModule& module, const char* name, Module* parent, Role weight, Role bias, int layer) {
@@ -173,6 +194,7 @@ class Builder {
     module.bias = bias;
     if (weight) module.parameters.push_back(weight);
     if (bias) module.parameters.push_back(bias);
+    adapt(module, layer);
   }
 
   void expert_mlp(MlpModule& module, const MlpParameters& own, Module* parent, int layer) {

@@ -3,6 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "planner/spec/trained.hpp"
 #include "planner/step/layers/routing.hpp"
 
 namespace plimsoll {
@@ -45,7 +50,9 @@ class RankList {
 
   RankParameters list() {
     const MoeImplementation implementation = scenario_.plan.moe.implementation;
+    Parameter* adapted = nullptr;  // its adapter comes when the layer's bias is listed, too
     for (const ParameterDecl& decl : scenario_.model.parameters) {
+      if (adapted && !in_one_module(*adapted->decl, decl)) add_adapter(*std::exchange(adapted, nullptr));
       if (implementation == MoeImplementation::native && replaced_by_native(decl)) {
         if (decl.role == Role::gate) add_native(decl);
       } else if (implementation == MoeImplementation::autoep && decl.layer >= 0 && of_autoep(decl)) {
@@ -53,13 +60,38 @@ class RankList {
       } else if (implementation == MoeImplementation::loop && decl.layer >= 0 && decl.expert) {
         add_looped(decl);
       } else {
-        found_.by_role[{decl.layer, decl.role}] = &add(decl);
+        Parameter& parameter = add(decl);
+        found_.by_role[{decl.layer, decl.role}] = &parameter;
+        if (is_adapted(scenario_.plan, decl)) adapted = &parameter;
       }
     }
+    if (adapted) add_adapter(*adapted);
     return std::move(found_);
   }
 
  private:
+  static bool in_one_module(const ParameterDecl& a, const ParameterDecl& b) {
+    const auto module = [](const ParameterDecl& decl) {
+      return std::string_view(decl.name).substr(0, decl.name.rfind('.'));
+    };
+    return module(a) == module(b);
+  }
+
+  void add_adapter(const Parameter& weight) {
+    const std::string module = weight.decl->name.substr(0, weight.decl->name.rfind('.'));
+    const std::int64_t rank = scenario_.plan.lora->rank;
+    const auto matrix = [&](const char* name, std::int64_t rows, std::int64_t columns) {
+      Parameter& parameter = add_own(*weight.decl, module + name, Role::other, {rows, columns}, weight.decl->expert);
+      parameter.trainable = true;
+      parameter.adapter = true;
+      const bool plain = scenario_.plan.engine == Engine::ddp;
+      parameter.dtype = plain ? DType::fp32 : dtype_;
+      return &parameter;
+    };
+    found_.adapters[&weight] = {matrix(".lora_A.default.weight", rank, weight.shape.dim(1).size),
+                                matrix(".lora_B.default.weight", weight.shape.dim(0).size, rank)};
+  }
+
   Parameter& add(const ParameterDecl& decl) {
     Parameter& parameter = model_.parameters_in_order.emplace_back();
     parameter.decl = &decl;
@@ -67,7 +99,8 @@ class RankList {
     parameter.index = static_cast<int>(model_.parameters_in_order.size()) - 1;
     parameter.group = decl.expert ? 1 : 0;
     parameter.dtype = dtype_;
-    parameter.trainable = decl.trainable;
+    parameter.trainable = is_trained(scenario_.plan, decl);
+    parameter.quantized = is_quantized(scenario_.plan, decl);
     for (std::size_t i = 0; i < decl.shape.size(); ++i) {
       parameter.shape.push({decl.shape[i], symbol_of(decl.role, i)});
     }
@@ -97,16 +130,16 @@ class RankList {
   MlpParameters add_mlp(const ParameterDecl& gate, const std::string& prefix, std::int64_t width, bool bias,
                         bool expert) {
     const std::int64_t h = scenario_.model.hidden;
-    const auto weight = [&](const char* name, Role role, std::vector<std::int64_t> shape) {
-      return &add_own(gate, prefix + name, role, std::move(shape), expert);
+    const auto add_linear = [&](const char* name, Role role, Role bias_role, std::int64_t rows, std::int64_t columns) {
+      Parameter& weight = add_own(gate, prefix + name + ".weight", role, {rows, columns}, expert);
+      Parameter* added = bias ? &add_own(gate, prefix + name + ".bias", bias_role, {rows}, expert) : nullptr;
+      if (is_adapted(scenario_.plan, *weight.decl)) add_adapter(weight);
+      return std::pair{&weight, added};
     };
     MlpParameters mlp;
-    mlp.gate = weight("gate_proj.weight", Role::gate, {width, h});
-    if (bias) mlp.gate_bias = weight("gate_proj.bias", Role::gate_bias, {width});
-    mlp.up = weight("up_proj.weight", Role::up, {width, h});
-    if (bias) mlp.up_bias = weight("up_proj.bias", Role::up_bias, {width});
-    mlp.down = weight("down_proj.weight", Role::down, {h, width});
-    if (bias) mlp.down_bias = weight("down_proj.bias", Role::down_bias, {h});
+    std::tie(mlp.gate, mlp.gate_bias) = add_linear("gate_proj", Role::gate, Role::gate_bias, width, h);
+    std::tie(mlp.up, mlp.up_bias) = add_linear("up_proj", Role::up, Role::up_bias, width, h);
+    std::tie(mlp.down, mlp.down_bias) = add_linear("down_proj", Role::down, Role::down_bias, h, width);
     return mlp;
   }
 

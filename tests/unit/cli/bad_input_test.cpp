@@ -96,7 +96,7 @@ TEST_F(BadInput, WrongPlans) {
       {"tensor parallel", R"({"tensor_parallel": 2})"},
       {"pipeline parallel", R"({"pipeline_parallel": 2})"},
       {"context parallel", R"({"context_parallel": 2})"},
-      {"LoRA", R"({"trainable": {"lora": {"rank": 8, "targets": ["q_proj"]}}})"},
+      {"LoRA on layers that are not there", R"({"trainable": {"lora": {"rank": 8, "targets": ["c_attn"]}}})"},
   };
   for (const BadFile& plan : plans) expect_refused(with_plan(plan.text), plan.name);
 }

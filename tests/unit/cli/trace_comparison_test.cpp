@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "planner/cli/evaluate.hpp"
 #include "tests/unit/cli/program.hpp"
 #include "tests/unit/spec/source.hpp"
@@ -141,6 +144,22 @@ TEST_F(Compare, ReadsTracesAndSnapshotsAlike) {
   EXPECT_EQ(from_trace["in_both"], from_snapshot["in_both"]);
   EXPECT_EQ(from_trace["measured"]["live_before_bytes"], from_snapshot["measured"]["live_before_bytes"]);
   EXPECT_EQ(from_trace["only_in_measured"].size(), 0U);
+}
+
+// A real one, of one step under autocast (tests/data/snapshots/measure.py): every allocation of 1 KiB and more is there, in
+// order and size.  What was alive before counts whole blocks, 2 MB more than sizes.
+TEST(Snapshot, OfARealStepHoldsTheSameTensors) {
+  const std::string folder = std::string(PLIMSOLL_SOURCE_DIR) + "/tests/data/snapshots/";
+  const auto about = nlohmann::json::parse(std::ifstream(folder + "llama-small-amp.json"));
+  const TemporaryFile model(about["model"].dump()), plan(about["plan"].dump());
+  const auto result = run_json({"compare", "--model", model.path(), "--plan", plan.path(), "--cluster", "1xh200",
+                                "--snapshot", folder + "llama-small-amp.snapshot.json.gz", "--threshold", "1 KiB"});
+  EXPECT_EQ(result["in_both"]["allocations"], 441);
+  EXPECT_EQ(result["only_in_program"].size(), 0U);
+  EXPECT_EQ(result["only_in_measured"].size(), 0U);
+  const auto counters = about["counters"];
+  EXPECT_EQ(result["measured"]["live_before_bytes"], counters["allocated_before_bytes"]);
+  EXPECT_NEAR(result["measured"]["peak"]["bytes"].get<double>(), counters["allocated_peak_bytes"].get<double>(), 2e6);
 }
 
 TEST_F(Compare, DamagedAndTruncatedFilesAreToldWhereTheyEnd) {

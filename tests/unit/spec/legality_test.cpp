@@ -137,14 +137,32 @@ TEST(PyTorch, KeepsNoMasterAndMomentsOfTheParametersType) {
 
 TEST(Unbuilt, IsRefusedByName) {
   for (const char* plan :
-       {R"({"zero": {"stage": 3}, "offload": {"parameters": "nvme"}})", R"({"trainable": {"lora": {"rank": 8}}})",
-        R"({"trainable": ["lm_head"]})", R"({"optimizer": {"moments": "int8"}})", R"({"precision": "bf16_autocast"})",
-        R"({"master_weights": "none"})", R"({"engine": "fsdp2", "offload": {"optimizer": "cpu"}})"}) {
+       {R"({"zero": {"stage": 3}, "offload": {"parameters": "nvme"}})",
+        R"({"engine": "fsdp2", "compile": true, "trainable": {"lora": {"rank": 8}}})",
+        R"({"zero": {"stage": 3}, "trainable": {"lora": {"rank": 8, "base": "nf4"}}})",
+        R"({"zero": {"stage": 2}, "offload": {"optimizer": "cpu"}, "optimizer": {"moments": "int8"}})",
+        R"({"precision": "bf16_autocast"})", R"({"master_weights": "none"})",
+        R"({"engine": "fsdp2", "construction": "cpu", "offload": {"optimizer": "cpu", "parameters": "cpu"}})"}) {
     const Diagnostics errors = judge(plan);
     ASSERT_FALSE(errors.empty()) << plan;
     EXPECT_EQ(errors[0].code, "plan.unsupported") << plan;
     EXPECT_FALSE(errors[0].help.empty()) << plan;
   }
+}
+
+TEST(Trained, NamesMustExist) {
+  EXPECT_THAT(codes(judge(R"({"trainable": {"lora": {"rank": 8, "targets": ["query"]}}})", "llama-3.2-1b")),
+              ElementsAre("plan.trainable.none /trainable"));
+  EXPECT_THAT(codes(judge(R"({"trainable": ["mlp.experts"]})", "llama-3.2-1b")),
+              ElementsAre("plan.trainable.none /trainable"));
+  EXPECT_THAT(judge(R"({"trainable": {"lora": {"rank": 8}}})", "llama-3.2-1b"), IsEmpty());
+  EXPECT_THAT(judge(R"({"trainable": ["layers.0.*proj", "norm"]})", "llama-3.2-1b"), IsEmpty());
+}
+
+TEST(Offload, UnderFullyShardIsOfEverything) {
+  EXPECT_THAT(codes(judge(R"({"engine": "fsdp2", "offload": {"optimizer": "cpu"}})")),
+              ElementsAre("plan.offload.policy /offload"));
+  EXPECT_THAT(judge(R"({"engine": "fsdp2", "offload": {"optimizer": "cpu", "parameters": "cpu"}})"), IsEmpty());
 }
 
 TEST(Unbuilt, LatentAttentionHasNoFusedLayers) {

@@ -67,6 +67,25 @@ TEST(DeepSpeedOffload, MakesMomentsInTheFirstStepAndNeverPinsThem) {
   EXPECT_EQ(live(program, phase(program, "steady_step")).at_end.pageable, 8 * a);
 }
 
+/// Elements that the host's Adam is told of in ops [first, end): its time is by the element.
+std::int64_t stepped_on_host(const RankProgram& program, std::pair<OpId, OpId> ops) {
+  std::int64_t elements = 0;
+  for (OpId id = ops.first; id < ops.second; ++id) {
+    const auto* work = std::get_if<HostWork>(&program.ops[id].action);
+    if (work && work->kind == HostWorkKind::cpu_adam) elements += work->count;
+  }
+  return elements;
+}
+
+TEST(DeepSpeedOffload, StepsEveryElementOfThePartitionOnTheHost) {
+  for (const char* stage : {"zero.stage=1", "zero.stage=2"}) {
+    const RankProgram program = offloaded({stage});
+    EXPECT_EQ(stepped_on_host(program, phase(program, "steady_step")), a) << stage;
+  }
+  const RankProgram third = build({"zero.stage=3", "offload.optimizer=cpu", "optimizer.implementation=torch_cpu"});
+  EXPECT_EQ(stepped_on_host(third, phase(third, "steady_step")), a) << "every parameter divides by two ranks";
+}
+
 TEST(DeepSpeedOffload, KeepsNoGradientsOnTheGpu) {
   const RankProgram program = offloaded();
   EXPECT_THAT(sizes_of(program, steady(program), "gradient partition"), IsEmpty());

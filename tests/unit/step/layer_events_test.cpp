@@ -26,6 +26,9 @@ constexpr const char* mixtral = R"({"model_type": "mixtral", "hidden_size": 1024
   "num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 3584, "vocab_size": 32000,
   "num_local_experts": 8, "num_experts_per_tok": 2, "tie_word_embeddings": false, "output_router_logits": true,
   "max_position_embeddings": 8192})";
+constexpr const char* llama_1b = R"({"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16,
+  "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256,
+  "max_position_embeddings": 8192, "tie_word_embeddings": true})";
 constexpr const char* llama_of_experts = R"({"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16,
   "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 2048, "vocab_size": 128256,
   "max_position_embeddings": 8192, "tie_word_embeddings": true})";
@@ -108,6 +111,13 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"small-qwen3moe-amp", qwen3_moe, autocast({"moe.implementation=grouped"}), 20'000, 1192},
         Case{"amp-mixtral-s-mb2-s2048", mixtral, autocast({"moe.implementation=grouped", "sequence=2048"}), 300'000,
              2872},
+        Case{"lora-bf16-qv", llama_1b,
+             alone({"engine=ddp", "precision=bf16", "sequence=2048",
+                    R"(trainable={"lora": {"rank": 16, "targets": ["q_proj", "v_proj"]}})"}),
+             300'000, 3142},
+        Case{"lora-amp-linear", llama_1b,
+             autocast({"sequence=2048", R"(trainable={"lora": {"rank": 16, "targets": ["all-linear"]}})"}), 300'000,
+             4878},
         Case{"small-native-k1", small("llama", "2"),
              alone(native({"moe.num_experts=4", "moe.top_k=1", "moe.capacity_factor=1.25"})), 20'000, 1228},
         Case{"small-native-k2-residual", small("llama", "2"),

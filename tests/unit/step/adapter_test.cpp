@@ -1,0 +1,110 @@
+// What do low-rank adapters keep, and what do frozen weights leave out?  Counted by hand on two layers, from PEFT's forward and
+// autograd's rules; the rows of tests/data/measured/h200_adapters.json say the same of real steps.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "planner/step/engines/engines.hpp"
+#include "tests/unit/step/scenario.hpp"
+
+namespace plimsoll {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// h = 64, q 64, kv 32, I 128, V 96; N = 2 x 8 tokens.
+constexpr const char* tiny = R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 96,
+  "tie_word_embeddings": false, "max_position_embeddings": 64})";
+constexpr std::int64_t n = 16, h = 64, kv = 32, rank = 4;
+
+RankProgram build(std::vector<std::string> sets, void (*engine)(const Scenario&, int, RankProgram&) = build_ddp) {
+  std::vector<std::string> all{"world_size=1", "micro_batch=2", "sequence=8"};
+  all.insert(all.end(), sets.begin(), sets.end());
+  RankProgram program;
+  engine(make_scenario(tiny, all, "1xh200"), 0, program);
+  return program;
+}
+
+const std::string q_and_v = R"(trainable={"lora": {"rank": 4, "targets": ["q_proj", "v_proj"]}})";
+
+TEST(Adapters, AreTheOnlyParametersWithGradientsAndMoments) {
+  const RankProgram program = build({"engine=ddp", "precision=bf16", q_and_v});
+  const std::vector<std::int64_t> of_a_layer = {4 * rank * h, 4 * h * rank, 4 * rank * h, 4 * kv * rank};
+  std::vector<std::int64_t> expected = of_a_layer;
+  expected.insert(expected.end(), of_a_layer.begin(), of_a_layer.end());
+  EXPECT_EQ(sizes_of(program, phase(program, "first_step_step"), "adam first moment"), expected)
+      << "fp32, as PEFT casts";
+  const Live at_end = live(program, phase(program, "steady_backward")).at_end;
+  std::int64_t sum = 0;
+  for (const std::int64_t bytes : expected) sum += bytes;
+  EXPECT_EQ(at_end.gpu.at(Category::gradients), sum);
+}
+
+// The adapter's input is kept once a target, in fp32: x of q and x of v are two copies.
+TEST(Adapters, KeepTheirInputInTheirOwnType) {
+  const RankProgram program = build({"engine=ddp", "precision=bf16", q_and_v});
+  EXPECT_THAT(sizes_of(program, phase(program, "steady_forward"), "adapter input"),
+              ElementsAre(4 * n * h, 4 * n * h, 4 * n * h, 4 * n * h));
+  EXPECT_THAT(sizes_of(program, phase(program, "steady_forward"), "adapter's low rank"), Each(4 * n * rank));
+}
+
+TEST(Adapters, InOneTypeWithTheirLayerNeedNoCopies) {
+  const RankProgram program = build({"engine=deepspeed", "zero.stage=2", q_and_v}, build_deepspeed);
+  EXPECT_THAT(sizes_of(program, phase(program, "steady_forward"), "adapter input"), IsEmpty());
+}
+
+// A frozen linear layer keeps its weight's name only: no input.  Of the first layer's MLP nothing but silu and the product's
+// factors is kept for the branch's own gradient.
+TEST(FrozenLayers, KeepNoInputs) {
+  const auto kept = [](const std::vector<std::string>& sets) {
+    const RankProgram program = build(sets);
+    const std::pair<OpId, OpId> forward = phase(program, "steady_forward");
+    return live(program, forward).at_end.gpu.at(Category::activations);
+  };
+  const std::int64_t all = kept({"engine=ddp", "precision=bf16"});
+  const std::int64_t attention_only = kept({"engine=ddp", "precision=bf16", R"(trainable=["self_attn"])"});
+  // Frozen MLPs and norms: per layer the second norm's output (2 N h, the input of gate and up) and the product (2 N I, the
+  // input of down) are not kept; the normalised rows are, for no weight's gradient, no more: 2 N h twice.  At the end the last
+  // norm's normalised rows and the head's input go, too.  The first layer's input norm is not in the graph at all: its output
+  // stays (the input of q, k and v), its fp32 input (4 N h), root (4 N) and normalised rows (2 N h) do not.
+  const std::int64_t per_layer = 2 * n * h + 2 * n * 128 + 2 * n * h;
+  EXPECT_EQ(all - attention_only, 2 * per_layer + 2 * n * h /* input norm of layer 1 */ + 2 * n * h /* last norm */ +
+                                      2 * n * h /* head */ + (4 * n * h + 4 * n + 2 * n * h) /* layer 0's norm */);
+}
+
+TEST(FrozenLayers, GetNoGradients) {
+  const RankProgram program = build({"engine=ddp", "precision=bf16", R"(trainable=["layers.1.mlp.down"])"});
+  EXPECT_THAT(sizes_of(program, phase(program, "steady_backward"), "weight gradient"), ElementsAre(2 * 64 * 128));
+  EXPECT_THAT(sizes_of(program, phase(program, "steady_backward"), "input gradient"), ElementsAre(2 * n * h))
+      << "of the head's input: nothing below the trained layer needs one";
+}
+
+// NF4: half a byte an element, a byte of scale for each 64 and four for each 16,384; one 16-bit copy at a time.
+TEST(FrozenLayers, InFourBitsAreWidenedForEachProduct) {
+  const RankProgram program = build(
+      {"engine=ddp", "precision=bf16", R"(trainable={"lora": {"rank": 4, "targets": ["q_proj"], "base": "nf4"}})"});
+  std::vector<std::int64_t> packed;
+  for (const BufferDecl* buffer : allocated(program, phase(program, "initialized"))) {
+    if (std::string_view(buffer->name).ends_with("k_proj.weight")) packed.push_back(buffer->size.count);
+  }
+  EXPECT_THAT(packed, Each(kv * h / 2 + kv * h / 64 + 4));
+  EXPECT_EQ(sizes_of(program, phase(program, "steady_forward"), "weight out of 4 bits").size(), 14u);
+  // Backward needs a copy for each product with an input that needs a gradient: not for q, k and v of the first layer.
+  EXPECT_EQ(sizes_of(program, phase(program, "steady_backward"), "weight out of 4 bits").size(), 11u);
+}
+
+TEST(Moments, InEightBitsHaveAScaleForEach256Elements) {
+  const RankProgram program = build({"engine=ddp", "precision=fp32", "optimizer.moments=int8"});
+  const std::pair<OpId, OpId> step = phase(program, "first_step_step");
+  std::vector<std::int64_t> first = sizes_of(program, step, "adam first moment");
+  ASSERT_GE(first.size(), 3u);
+  EXPECT_EQ(first[0], 96 * h) << "the embedding: a byte an element";
+  EXPECT_EQ(first[1], h * h);
+  EXPECT_EQ(first[2], 4 * kv * h) << "fewer than 4096 elements stay in fp32";
+  EXPECT_EQ(sizes_of(program, step, "scales of the first moment")[0], 4 * 96 * h / 256);
+}
+
+}  // namespace
+}  // namespace plimsoll
