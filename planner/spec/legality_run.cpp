@@ -25,6 +25,27 @@ bool is_cpu_optimizer(OptimizerImplementation implementation) {
          implementation == OptimizerImplementation::torch_cpu;
 }
 
+/// What of the model's layers the reference runtime's fused layers lack; empty: nothing.
+std::string fused_layers_lack(const ModelSpec* model) {
+  if (model == nullptr) return "";
+  if (model->layer_norm) return "LayerNorm";
+  if (model->head_bias) return "bias in the head";
+  for (const LayerSpec& layer : model->layers) {
+    const AttentionSpec& a = layer.attention;
+    if (a.kind != AttentionSpec::Kind::grouped_query) return "latent or linear attention";
+    if (a.qkv_bias || a.output_bias || (layer.mlp && layer.mlp->bias)) return "biases";
+    if (a.sinks) return "attention sinks";
+    if (a.qk_norm == AttentionSpec::QkNorm::whole_width) return "norms over all heads at once";
+    if (a.rotary_dim != 0 && a.rotary_dim != a.head_dim) return "rotary embedding of a part of a head";
+    if (!layer.moe) continue;
+    if (layer.moe->router_bias || layer.moe->score_correction_bias) return "biased router";
+    if (layer.moe->expert_bias) return "biases of experts";
+    if (layer.moe->shared_gate) return "gate on the shared expert";
+    if (model->family.starts_with("llama4")) return "router by sigmoid";
+  }
+  return "";
+}
+
 /// log2 of the largest count of bytes that a program of this scenario could add up: activations of all layers, rows of a
 /// rank that receives every routed token of its group, attention scores if they are materialised, states.
 double log2_bytes(const RuleInput& in) {
@@ -105,24 +126,17 @@ constexpr Rule engine[] = {
                        in.plan.world_size),
            "divisors: " + divisors_in_words(in.plan.world_size));
      }},
-    {"plan.engine.stage", error, "plimsoll", "any", "the reference runtime has one kind of sharding",
-     [](const RuleInput& in) { return is(in, Engine::plimsoll) && in.plan.zero.stage != 3; },
-     [](const RuleInput& in, Diagnostic& d) {
-       say(in, d, "/zero/stage",
-           fmt::format("{} is {}: engine plimsoll shards parameters, gradients and states", key(in, "/zero/stage"),
-                       in.plan.zero.stage),
-           "legal value: 3");
-     }},
     {"plan.unsupported", error, "plimsoll", "any", "its fused layers are those of Llama, Mixtral and Qwen3",
-     [](const RuleInput& in) {
-       return is(in, Engine::plimsoll) && in.model != nullptr &&
-              std::any_of(in.model->layers.begin(), in.model->layers.end(), [](const LayerSpec& layer) {
-                return layer.attention.kind != AttentionSpec::Kind::grouped_query;
-              });
-     },
+     [](const RuleInput& in) { return is(in, Engine::plimsoll) && !fused_layers_lack(in.model).empty(); },
      [](const RuleInput& in, Diagnostic& d) {
-       say(in, d, "/engine", "engine plimsoll has no latent or linear attention, which this model's layers use",
+       say(in, d, "/engine",
+           fmt::format("engine plimsoll has no {}, which this model's layers use", fused_layers_lack(in.model)),
            "use engine deepspeed or fsdp2");
+     }},
+    {"plan.unsupported", error, "plimsoll", "any", "its kernels compute in bf16 or fp32",
+     [](const RuleInput& in) { return is(in, Engine::plimsoll) && in.plan.precision == Precision::fp16; },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/precision", "engine plimsoll has no loss scaling, which fp16 needs", "bf16, or fp32");
      }},
     {"plan.engine.precision", error, "deepspeed, fsdp2", "any", "autocast is measured under ddp only",
      [](const RuleInput& in) { return !is(in, Engine::ddp) && in.plan.precision == Precision::bf16_autocast; },

@@ -94,6 +94,19 @@ struct ParameterDecl {
   bool trainable = true;
 };
 
+/// What the layers compute with beyond their sizes; only the reference runtime reads it.
+struct Numerics {
+  double norm_eps = 1e-6;
+  double rope_theta = 10000;
+  double rope_factor = 1;  ///< > 1: frequencies stretched as Llama 3.1 does, between rope_low and rope_high turns
+  double rope_low = 1, rope_high = 4, rope_original_positions = 8192;
+  std::string rope_unknown;         ///< a kind of scaling that is not computed, by its name
+  double initializer_range = 0.02;  ///< standard deviation of initial weights
+  bool renormalise_top_k = true;    ///< the weights of a token's experts sum to 1
+  double balance_loss = 0;          ///< coefficient of the load-balancing loss, mean over the mixtures
+  double z_loss = 0;                ///< of the mean squared log-sum-exp of the router's logits
+};
+
 struct ModelSpec {
   std::string name;    ///< preset or file name
   std::string family;  ///< model_type: "llama", "mixtral", "qwen3_moe", ...
@@ -103,6 +116,7 @@ struct ModelSpec {
   bool layer_norm = false;  ///< LayerNorm with bias instead of RMSNorm (Phi-3.5-MoE)
   bool head_bias = false;
   bool router_logits_in_loss = false;  ///< output_router_logits: an auxiliary loss over all layers' router logits
+  Numerics numerics;
   std::vector<LayerSpec> layers;
   std::int64_t max_positions = 0;  ///< max_position_embeddings; 0: not stated
   bool sketch = false;             ///< from "sketch:...": sizes only, what was missing is assumed (see assumptions)

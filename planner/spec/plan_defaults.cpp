@@ -128,6 +128,11 @@ void take_moe(PlanDraft& draft) {
                                                                            : MoeImplementation::grouped;
   take_word(plan, "/moe/implementation", moe.implementation, implementation);
   take_switch(plan, "/moe/leaf", moe.leaf, is_leaf_by_default(plan, draft.context.model));
+  if (moe.implementation == MoeImplementation::fused) {
+    take_switch(plan, "/moe/drop_tokens", moe.drop_tokens, false);
+    take_number(plan, "/moe/capacity_factor", moe.capacity_factor, 1.25);
+    take_number(plan, "/moe/min_capacity", moe.min_capacity, 4);
+  }
   if (moe.implementation != MoeImplementation::native) return;
   take_number(plan, "/moe/top_k", moe.top_k, 1);
   take_number(plan, "/moe/capacity_factor", moe.capacity_factor, 1.0);

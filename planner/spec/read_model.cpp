@@ -12,6 +12,7 @@
 #include "planner/spec/layer_pattern.hpp"
 #include "planner/spec/limits.hpp"
 #include "planner/spec/model_parameters.hpp"
+#include "planner/spec/read_numerics.hpp"
 
 namespace plimsoll {
 namespace {
@@ -64,6 +65,7 @@ class ModelReader {
     read_dimensions();
     const AttentionSpec attention = family_.latent_attention ? read_latent() : read_grouped_query();
     read_moe();
+    spec_.numerics = read_numerics(*config_, spec_);
     report_missing();
     if (has_errors(diagnostics_)) return diagnostics_;
     lay_out(attention);

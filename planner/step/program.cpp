@@ -102,6 +102,38 @@ const char* name_of(KernelKind kind) {
   return "";
 }
 
+const char* name_of(Routine routine) {
+  switch (routine) {
+    case Routine::none: return "none";
+    case Routine::copy: return "copy";
+    case Routine::add: return "add";
+    case Routine::fill_zero: return "fill_zero";
+    case Routine::product: return "product";
+    case Routine::grouped_product: return "grouped_product";
+    case Routine::embedding: return "embedding";
+    case Routine::embedding_backward: return "embedding_backward";
+    case Routine::norm: return "norm";
+    case Routine::norm_backward: return "norm_backward";
+    case Routine::rotary: return "rotary";
+    case Routine::head_norm_rotary: return "head_norm_rotary";
+    case Routine::head_norm_rotary_backward: return "head_norm_rotary_backward";
+    case Routine::attention: return "attention";
+    case Routine::attention_backward: return "attention_backward";
+    case Routine::swiglu: return "swiglu";
+    case Routine::swiglu_backward: return "swiglu_backward";
+    case Routine::cross_entropy: return "cross_entropy";
+    case Routine::route: return "route";
+    case Routine::route_backward: return "route_backward";
+    case Routine::scatter_rows: return "scatter_rows";
+    case Routine::regroup: return "regroup";
+    case Routine::gather_rows: return "gather_rows";
+    case Routine::accumulate: return "accumulate";
+    case Routine::square_sum: return "square_sum";
+    case Routine::adamw: return "adamw";
+  }
+  return "";
+}
+
 const char* name_of(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::all_gather: return "all_gather";

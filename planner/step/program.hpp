@@ -17,10 +17,10 @@
 
 #include "planner/base/quantity.hpp"
 #include "planner/spec/collective.hpp"
+#include "planner/step/call.hpp"
 
 namespace plimsoll {
 
-using BufferId = std::uint32_t;
 using OpId = std::uint32_t;
 using KernelId = std::uint32_t;
 using GroupId = std::uint16_t;
@@ -218,6 +218,7 @@ const char* name_of(CollectiveKind kind);
 
 struct Compute {
   KernelId kernel = 0;
+  std::uint32_t call = 0;  ///< into RankProgram::calls; 0: not stated
 };
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_gather;
@@ -313,12 +314,20 @@ struct RankProgram {
   std::vector<Op> ops;
   std::vector<Kernel> kernels;
   std::vector<std::uint32_t> refs;
+  std::vector<std::int64_t> offsets;  ///< parallel to refs: where in the buffer the operand starts, in its elements
+  std::vector<Call> calls;            ///< [0] is none
+  std::vector<double> constants;      ///< tables that calls name by their first entry
   std::vector<OpId> after;
   std::vector<PhaseSpan> phases;
   std::vector<Repeat> repeats;
   std::deque<std::string> names;  ///< text that buffer names and roles point into
   OpId steady_first = 0;          ///< the steady step is ops [steady_first, steady_end)
   OpId steady_end = 0;
+  // For interpreters that execute the program; empty where the engine does not state it.
+  std::vector<FlatGroup> flat_groups;
+  std::vector<ParameterSlot> slots;
+  ReportLayout report;
+  FeedLayout feed;
 
   std::span<const std::uint32_t> reads(const Op& op) const { return {refs.data() + op.first_ref, op.read_count}; }
   std::span<const std::uint32_t> writes(const Op& op) const {

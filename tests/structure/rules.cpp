@@ -69,7 +69,7 @@ struct Heavy {
 
 const std::vector<Heavy>& heavy_headers() {
   static const std::vector<Heavy> table = {
-      {"nlohmann", std::regex("^nlohmann/"), {"planner/spec", "planner/cli", "simulator", "calibrate"}, true},
+      {"nlohmann", std::regex("^nlohmann/"), {"planner/spec", "planner/cli", "simulator", "calibrate", "runtime/cli"}, true},
       {"Boost", std::regex("^boost/"), {"planner/spec/topology.cpp", "planner/step/verify_step.cpp"}},
       {"Eigen", std::regex("^(unsupported/)?Eigen/"), {"calibrate/fit", "runtime/host"}},
       {"CLI11", std::regex("^CLI/"), {"planner/cli", "calibrate/cli", "runtime/cli", "gui"}},

@@ -258,12 +258,13 @@ void Autograd::accumulate(Tensor& old, Tensor grad) {
   // Addends in different memory orders are walked element by element.
   const KernelKind kind = old.permuted == grad.permuted ? KernelKind::vectorized : KernelKind::strided_accumulate;
   const Kernel add = Kernel::pointwise(kind, old.dtype, old.numel(), old.bytes() * 3);
+  const Call sum_call{Routine::add, {old.numel()}, {}};
   if (old.storage.references() == 1 && !old.view) {
-    trace.compute(add, {&old, &grad}, {&old}, "sum of gradients");
+    trace.compute(add, sum_call, {&old, &grad}, {&old}, "sum of gradients");
     return;
   }
   Tensor sum = trace.empty(old.shape, old.dtype, "sum of gradients");
-  trace.compute(add, {&old, &grad}, {&sum}, "sum of gradients");
+  trace.compute(add, sum_call, {&old, &grad}, {&sum}, "sum of gradients");
   old = std::move(sum);
 }
 

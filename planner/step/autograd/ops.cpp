@@ -6,12 +6,12 @@
 namespace plimsoll::ops {
 
 void launch(Trace& trace, KernelKind kind, std::initializer_list<const Tensor*> reads, const Tensor& result,
-            const char* role) {
+            const char* role, const Call& call) {
   Bytes bytes = result.bytes();
   for (const Tensor* tensor : reads) {
     if (tensor) bytes += tensor->bytes();
   }
-  trace.compute(Kernel::pointwise(kind, result.dtype, result.numel(), bytes), reads, {&result}, role);
+  trace.compute(Kernel::pointwise(kind, result.dtype, result.numel(), bytes), call, reads, {&result}, role);
 }
 
 namespace {
@@ -61,7 +61,7 @@ Variable add(Autograd& g, const Variable& a, const Variable& b, const char* name
     if (call.wants(0)) call.out[0] = std::move(call.grads[0]);
   });
   Tensor result = g.trace.empty(a.numel() >= b.numel() ? a.shape : b.shape, wider(a.dtype, b.dtype), name);
-  launch(g.trace, kind, {&a, &b}, result, name);
+  launch(g.trace, kind, {&a, &b}, result, name, {Routine::add, {result.numel()}, {}});
   return with_graph(std::move(result), std::move(node));
 }
 
@@ -135,7 +135,7 @@ Variable mean_last(Autograd& g, const Variable& x, const char* name) {
 Variable add_constant(Autograd& g, const Variable& x, const char* name) {
   NodeRef node = g.make_node({&x}, pass_through);
   Tensor result = g.trace.empty(x.shape, x.dtype, name);
-  launch(g.trace, KernelKind::vectorized, {&x}, result, name);
+  launch(g.trace, KernelKind::vectorized, {&x}, result, name, {Routine::copy, {result.numel()}, {}});
   return with_graph(std::move(result), std::move(node));
 }
 

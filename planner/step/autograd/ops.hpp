@@ -63,6 +63,6 @@ void pass_through(BackwardCall& call);
 
 /// Launches a pointwise kernel that reads and writes whole tensors.
 void launch(Trace& trace, KernelKind kind, std::initializer_list<const Tensor*> reads, const Tensor& result,
-            const char* role);
+            const char* role, const Call& call = {});
 
 }  // namespace plimsoll::ops

@@ -25,7 +25,7 @@ Tensor Trace::allocate(BufferDecl buffer, const Shape& shape) {
   Storage* storage = free_storages_.back();
   free_storages_.pop_back();
   *storage = Storage{this, id, 0};
-  return Tensor{StorageRef(storage), shape, dtype, false, false};
+  return Tensor{StorageRef(storage), shape, 0, dtype, false, false};
 }
 
 Tensor Trace::empty(const Shape& shape, DType dtype, const char* name, Category what) {
@@ -72,6 +72,17 @@ void Trace::compute(const Kernel& kernel, std::initializer_list<const Tensor*> r
   record(Compute{add_kernel(kernel)}, lane, reads, writes, role);
 }
 
+void Trace::compute(const Kernel& kernel, const Call& call, std::initializer_list<const Tensor*> reads,
+                    std::initializer_list<const Tensor*> writes, const char* role) {
+  std::uint32_t index = 0;
+  if (call.routine != Routine::none) {
+    if (program_.calls.empty()) program_.calls.emplace_back();
+    index = static_cast<std::uint32_t>(program_.calls.size());
+    program_.calls.push_back(call);
+  }
+  record(Compute{add_kernel(kernel), index}, lane, reads, writes, role);
+}
+
 void Trace::compute(const Kernel& kernel, const std::vector<const Tensor*>& reads,
                     const std::vector<const Tensor*>& writes, const char* role) {
   append(Compute{add_kernel(kernel)}, lane, reads, writes, role);
@@ -102,11 +113,13 @@ OpId Trace::append(const Action& action, Lane on, Tensors reads, Tensors writes,
   for (const Tensor* tensor : reads) {
     if (!tensor || !*tensor) continue;
     program_.refs.push_back(tensor->buffer());
+    program_.offsets.push_back(tensor->offset);
     ++op.read_count;
   }
   for (const Tensor* tensor : writes) {
     if (!tensor || !*tensor) continue;
     program_.refs.push_back(tensor->buffer());
+    program_.offsets.push_back(tensor->offset);
     ++op.write_count;
   }
   op.first_after = static_cast<std::uint32_t>(program_.after.size());
@@ -124,7 +137,7 @@ void Trace::add_edges(Op& op, OpId id) {
   const auto refs = std::span<const std::uint32_t>(program_.refs).subspan(op.first_ref);
   for (std::size_t i = 0; i < refs.size(); ++i) {
     LastUse& use = last_use_[refs[i]];
-    if (use.write != none) add_edge(op, use.write);
+    if (use.write != none && use.write != id) add_edge(op, use.write);
     if (i < op.read_count) {
       use.read = id;
     } else {

@@ -53,9 +53,10 @@ class StorageRef {
 struct Tensor {
   StorageRef storage;
   Shape shape;
+  std::int64_t offset = 0;  ///< of its first element in the storage
   DType dtype = DType::bf16;
   bool permuted = false;  ///< its memory order is not that of its shape (heads-major data seen token-major)
-  bool view = false;  ///< shares its base's storage; PyTorch never adds a gradient into a view in place
+  bool view = false;      ///< shares its base's storage; PyTorch never adds a gradient into a view in place
 
   explicit operator bool() const { return static_cast<bool>(storage); }
   std::int64_t numel() const { return shape.numel(); }
@@ -66,6 +67,12 @@ struct Tensor {
     Tensor result = *this;
     result.shape = other;
     result.view = true;
+    return result;
+  }
+  /// A part of the same storage, from element `first` of this tensor on.
+  Tensor part(std::int64_t first, Shape other) const {
+    Tensor result = view_as(other);
+    result.offset += first;
     return result;
   }
 };
@@ -107,6 +114,9 @@ class Trace {
 
   /// Records a launch on the current lane.  Hazards with other lanes become edges.
   void compute(const Kernel& kernel, std::initializer_list<const Tensor*> reads,
+               std::initializer_list<const Tensor*> writes, const char* role);
+  /// The same, with what it computes.
+  void compute(const Kernel& kernel, const Call& call, std::initializer_list<const Tensor*> reads,
                std::initializer_list<const Tensor*> writes, const char* role);
   /// The same for a list of tensors in one launch (foreach kernels, bucket copies); at most 255 of each.
   void compute(const Kernel& kernel, const std::vector<const Tensor*>& reads, const std::vector<const Tensor*>& writes,

@@ -2,13 +2,18 @@
 // all memory in one arena (planner/step/engines/engines.hpp).
 //
 // A layer's dense weights are one group, its local experts another, embedding and head one each; a group of P elements on n
-// ranks pads to n.  Stage 3: the bf16 shard 2P/n is gathered one layer ahead into 2P, freed after use, gathered again in
-// backward.  Gradients: 2P per group while its backward runs (stages 0, 1: until the step), reduce-scattered in bf16 into
-// 2P/n and added to 4P/n in fp32; stages 0 and 1 all-reduce once per step.  Master and moments: 12 P/n fp32 (stage 0: n = 1).
+// ranks pads to n.  v bytes an element (bf16: 2).  Stage 3: the shard vP/n is gathered one layer ahead into vP, freed after
+// use, gathered again in backward.  Gradients: vP per group while its backward runs (stages 0, 1: until the step),
+// reduce-scattered into vP/n and added to 4P/n in fp32; stages 0 and 1 all-reduce once per step.  Master (where the weights
+// are 16-bit) and moments: 12 P/n fp32 (stage 0: n = 1).
 // Back-pressure: a gather waits for the compute of the layer before last; a reduction for the one before it, so at most two
 // groups' gradients are unreduced.
+//
+// The report: one fp32 vector with the squared gradient norm, the losses and the experts' counts, summed over all ranks once
+// a step; the optimizer clips by it, the host prints it.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "planner/step/autograd/ops.hpp"
 #include "planner/step/engines/engines.hpp"
@@ -28,7 +33,9 @@ struct ShardGroup {
   std::int64_t numel = 0;  ///< padded to the mesh
   int mesh = 1;
   GroupId group = group_id::data_parallel;
+  int index = 0;  ///< of this rank among those that share it
   std::int16_t layer = -1;
+  std::set<const Parameter*> written;  ///< whose gradients stand in full_gradient
   Tensor shard, full, full_gradient, gradient_shard, master, first, second;
   std::int64_t shard_numel() const { return numel / mesh; }
 };
@@ -40,10 +47,12 @@ class PlimsollJob final : public TorchJob {
     layers_.expert_group = group_id::expert_parallel;
     shrink_experts();
     make_groups();
+    prepare_layers();
   }
 
  private:
   int stage() const { return plan().zero.stage; }
+  DType type() const { return plan().compute_dtype(); }
 
   /// Only E / ep experts live here.
   void shrink_experts() {
@@ -65,6 +74,7 @@ class PlimsollJob final : public TorchJob {
         group.layer = static_cast<std::int16_t>(layer);
         group.mesh = stage() == 0 ? 1 : mesh_size(parameter);
         group.group = parameter.group == 1 ? group_id::expert_data_parallel : group_id::data_parallel;
+        group.index = group.mesh == 1 ? 0 : parameter.group == 1 ? rank_ / plan().expert_parallel : rank_;
       }
       ShardGroup& group = groups_[found->second];
       group.parameters.push_back(&parameter);
@@ -72,6 +82,27 @@ class PlimsollJob final : public TorchJob {
       group_of_[&parameter] = found->second;
     }
     for (ShardGroup& group : groups_) group.numel = round_up(group.numel, group.mesh);
+  }
+
+  /// What the layers need beside the model's modules.
+  void prepare_layers() {
+    fused_.loss_chunk = plan().loss_chunk;
+    const std::int64_t ranks = plan().world_size;
+    fused_.loss_scale = 1.0 / static_cast<double>(plan().tokens() * plan().gradient_accumulation * ranks);
+    if (!model_->layers.empty()) {
+      fused_.rotary_constants = static_cast<std::int64_t>(program_.constants.size());
+      const std::vector<double> table =
+          rotary_frequency_table(scenario_.model, model_->layers.front().attention.spec->head_dim);
+      program_.constants.insert(program_.constants.end(), table.begin(), table.end());
+    }
+    ReportLayout& report = program_.report;
+    for (const DecoderLayerModule& layer : model_->layers) {
+      if (!layer.is_moe) continue;
+      ++report.moe_layers;
+      report.experts = layer.moe.spec->experts;
+    }
+    report.numel = round_up(report_slot::counts + report.moe_layers * report.experts, ranks);
+    program_.feed = {plan().tokens(), plan().sequence, scenario_.model.vocab};
   }
 
   Tensor flat(std::int64_t numel, DType dtype, const char* name, Category category) {
@@ -84,7 +115,7 @@ class PlimsollJob final : public TorchJob {
       Scoped layer(trace_.layer, group.layer);
       const bool sharded = stage() == 3;
       Tensor& home = sharded ? group.shard : group.full;
-      home = flat(sharded ? group.shard_numel() : group.numel, DType::bf16, sharded ? "weight shard" : "weights",
+      home = flat(sharded ? group.shard_numel() : group.numel, type(), sharded ? "weight shard" : "weights",
                   Category::parameters);
       if (!sharded) bind(group);
     }
@@ -92,15 +123,58 @@ class PlimsollJob final : public TorchJob {
     for (ShardGroup& group : groups_) {
       Scoped layer(trace_.layer, group.layer);
       const std::int64_t n = group.shard_numel();
-      if (plan().master_fp32) group.master = flat(n, DType::fp32, "master weights", Category::master_weights);
+      if (plan().master_fp32 && type() != DType::fp32)
+        group.master = flat(n, DType::fp32, "master weights", Category::master_weights);
       group.gradient_shard = flat(n, DType::fp32, "gradient shard", Category::gradients);
       group.first = flat(n, DType::fp32, "adam first moment", Category::optimizer_moments);
       group.second = flat(n, DType::fp32, "adam second moment", Category::optimizer_moments);
+      declare(group);
     }
+    const Shape report{{program_.report.numel}};
+    fused_.report = trace_.empty(report, DType::fp32, "step report", Category::temporaries);
+    host_report_ = trace_.host_empty(report, DType::fp32, "step report", Category::temporaries, true);
+    program_.report.device = fused_.report.buffer();
+    program_.report.host = host_report_.buffer();
+  }
+
+  /// Says where the group's parameters lie, for those who fill, save and load them.
+  void declare(const ShardGroup& group) {
+    FlatGroup out;
+    out.name = group.name;
+    out.layer = group.layer;
+    out.group = group.group;
+    out.numel = group.numel;
+    out.shard_numel = group.shard_numel();
+    out.shard_first = group.shard_numel() * group.index;
+    out.weights = (stage() == 3 ? group.shard : group.full).buffer();
+    out.weights_first = stage() == 3 ? out.shard_first : 0;
+    out.weights_numel = stage() == 3 ? out.shard_numel : group.numel;
+    if (group.master) out.master = group.master.buffer();
+    out.gradient = group.gradient_shard.buffer();
+    out.first_moment = group.first.buffer();
+    out.second_moment = group.second.buffer();
+    out.first_slot = static_cast<std::uint32_t>(program_.slots.size());
+    std::int64_t offset = 0;
+    for (const Parameter* parameter : group.parameters) {
+      ParameterSlot slot{parameter->name, offset, parameter->numel(), 0, parameter->numel(), 0};
+      if (parameter->group == 1) {
+        slot.first = slot.numel * (rank_ % plan().expert_parallel);
+        slot.whole_numel = slot.numel * plan().expert_parallel;
+      }
+      if (parameter->shape.rank > 1) slot.initial_std = scenario_.model.numerics.initializer_range;
+      offset += slot.numel;
+      program_.slots.push_back(slot);
+    }
+    out.slot_count = static_cast<std::uint32_t>(group.parameters.size());
+    program_.flat_groups.push_back(out);
   }
 
   void bind(ShardGroup& group) {
-    for (Parameter* parameter : group.parameters) parameter->data = group.full.view_as(parameter->shape);
+    std::int64_t offset = 0;
+    for (Parameter* parameter : group.parameters) {
+      parameter->data = group.full.part(offset, parameter->shape);
+      offset += parameter->numel();
+    }
   }
   static void unbind(ShardGroup& group) {
     for (Parameter* parameter : group.parameters) parameter->data = {};
@@ -113,9 +187,9 @@ class PlimsollJob final : public TorchJob {
     Scoped lane(trace_.lane, Lane::gather);
     Scoped layer(trace_.layer, group.layer);
     trace_.wait_for(Lane::gather, Lane::compute);
-    group.full = flat(group.numel, DType::bf16, "gathered weights", Category::gathered_parameters);
+    group.full = flat(group.numel, type(), "gathered weights", Category::gathered_parameters);
     trace_.host_work(HostWorkKind::collective_issue, 1, "gather");
-    trace_.collective({CollectiveKind::all_gather, DType::bf16, group.group, group.full.bytes(), {}}, {&group.shard},
+    trace_.collective({CollectiveKind::all_gather, type(), group.group, group.full.bytes(), {}}, {&group.shard},
                       {&group.full}, "gather weights");
     bind(group);
   }
@@ -130,16 +204,32 @@ class PlimsollJob final : public TorchJob {
   ShardGroup& outside(const Parameter* parameter) { return groups_[group_of_.at(parameter)]; }
   int last_layer() const { return static_cast<int>(model_->layers.size()) - 1; }
 
-  /// The view of the group's gradient buffer that belongs to a parameter; the buffer appears with its first user.
-  Tensor gradient_of(Parameter& parameter) {
-    ShardGroup& group = outside(&parameter);
+  /// The place in the group's gradient buffer of parameters that lie side by side; the buffer appears with its first user.
+  GradientPlace gradient_of(const std::vector<Parameter*>& parameters) {
+    ShardGroup& group = outside(parameters.front());
     if (!group.full_gradient) {
       Scoped layer(trace_.layer, group.layer);
-      group.full_gradient = flat(group.numel, DType::bf16, "gradients of a group", Category::gradients);
-      trace_.compute(Kernel::pointwise(KernelKind::memset, DType::bf16, group.numel, group.full_gradient.bytes()), {},
-                     {&group.full_gradient}, "clear gradients");
+      group.full_gradient = flat(group.numel, type(), "gradients of a group", Category::gradients);
+      group.written.clear();
+      clear_padding(group);
     }
-    return group.full_gradient.view_as(parameter.shape);
+    std::int64_t offset = 0;
+    const auto& all = group.parameters;
+    auto first = all.begin();
+    for (; *first != parameters.front(); ++first) offset += (*first)->numel();
+    CHECK(all.end() - first >= std::ssize(parameters) && std::equal(parameters.begin(), parameters.end(), first),
+          "a product over weights that do not lie side by side");
+    GradientPlace place{group.full_gradient.part(offset, parameters.front()->shape), false};
+    for (const Parameter* parameter : parameters) place.add = !group.written.insert(parameter).second || place.add;
+    return place;
+  }
+  void clear_padding(ShardGroup& group) {
+    std::int64_t used = 0;
+    for (const Parameter* parameter : group.parameters) used += parameter->numel();
+    if (used == group.numel) return;
+    const Tensor padding = group.full_gradient.part(used, {{group.numel - used}});
+    trace_.compute(Kernel::pointwise(KernelKind::memset, type(), padding.numel(), padding.bytes()),
+                   {Routine::fill_zero, {padding.numel()}, {}}, {}, {&padding}, "clear padding");
   }
 
   /// Reduces a group's finished gradients into the fp32 shard (stages 2, 3; at the boundary also 0 and 1).
@@ -154,13 +244,14 @@ class PlimsollJob final : public TorchJob {
       trace_.wait_for(Lane::reduce, Lane::compute);
       trace_.host_work(HostWorkKind::collective_issue, 1, "reduce");
       if (stage() < 2) {
-        trace_.collective({CollectiveKind::all_reduce, DType::bf16, group.group, group.full_gradient.bytes(), {}},
+        trace_.collective({CollectiveKind::all_reduce, type(), group.group, group.full_gradient.bytes(), {}},
                           {&group.full_gradient}, {&group.full_gradient}, "reduce gradients");
-        add_to_shard(group, group.full_gradient);
+        add_to_shard(group, stage() == 1 ? group.full_gradient.part(group.index * group.shard_numel(),
+                                                                    {{group.shard_numel(), Symbol::parameters}})
+                                         : group.full_gradient);
       } else {
-        const Tensor part =
-            flat(group.shard_numel(), DType::bf16, "reduced gradients", Category::communication_buckets);
-        trace_.collective({CollectiveKind::reduce_scatter, DType::bf16, group.group, group.full_gradient.bytes(), {}},
+        const Tensor part = flat(group.shard_numel(), type(), "reduced gradients", Category::communication_buckets);
+        trace_.collective({CollectiveKind::reduce_scatter, type(), group.group, group.full_gradient.bytes(), {}},
                           {&group.full_gradient}, {&part}, "reduce gradients");
         add_to_shard(group, part);
       }
@@ -171,26 +262,43 @@ class PlimsollJob final : public TorchJob {
   void add_to_shard(ShardGroup& group, const Tensor& part) {
     trace_.compute(Kernel::pointwise(KernelKind::mixed_mul, DType::fp32, group.shard_numel(),
                                      group.gradient_shard.bytes() * 2 + part.bytes()),
-                   {&part, &group.gradient_shard}, {&group.gradient_shard}, "accumulate gradient shard");
+                   {Routine::accumulate, {group.shard_numel()}, {}}, {&part, &group.gradient_shard},
+                   {&group.gradient_shard}, "accumulate gradient shard");
+  }
+
+  void before_forward(bool first_micro_batch) override {
+    if (!first_micro_batch) return;
+    const Tensor& report = fused_.report;
+    trace_.compute(Kernel::pointwise(KernelKind::memset, DType::fp32, report.numel(), report.bytes()),
+                   {Routine::fill_zero, {report.numel()}, {}}, {}, {&report}, "clear the report");
+  }
+
+  /// Tokens and labels of the micro-batch come from the host.
+  void feed(const Variable& ids) {
+    fused_.labels = trace_.empty({layers_.tokens()}, DType::int64, "labels");
+    trace_.record(HostCopy{true, true, ids.bytes()}, Lane::copy_in, {}, {&ids.data()}, "tokens");
+    trace_.record(HostCopy{true, true, fused_.labels.bytes()}, Lane::copy_in, {}, {&fused_.labels}, "labels");
   }
 
   Variable run_forward(const Variable& ids) override {
-    FusedContext fused{layers_, [this](Parameter& p) { return gradient_of(p); }, plan().loss_chunk};
+    feed(ids);
     gather(outside(model_->embedding));
     if (last_layer() >= 0) for_layer(0, &PlimsollJob::gather);
-    Variable x = fused_embedding(fused, *model_, ids);
+    Variable x = fused_embedding(fused_, *model_, ids);
     if (!scenario_.model.tied_embeddings) release(outside(model_->embedding));
-    for (DecoderLayerModule& layer : model_->layers) x = run_layer(fused, layer, std::move(x));
+    for (DecoderLayerModule& layer : model_->layers) x = run_layer(layer, std::move(x));
     ShardGroup& head = outside(model_->head.weight);
     ShardGroup& norm = outside(model_->norm.weight);
     gather(head);
     gather(norm);
-    Variable loss = fused_loss(fused, *model_, x);
+    Variable loss = fused_loss(fused_, *model_, x);
+    fused_.labels = {};
     release(head);
+    if (stage() >= 2 && !scenario_.model.tied_embeddings) reduce(head);
     return loss;
   }
 
-  Variable run_layer(FusedContext& fused, DecoderLayerModule& module, Variable x) {
+  Variable run_layer(DecoderLayerModule& module, Variable x) {
     const int l = module.layer;
     Scoped layer(trace_.layer, static_cast<std::int16_t>(l));
     for_layer(l, &PlimsollJob::gather);
@@ -205,10 +313,9 @@ class PlimsollJob final : public TorchJob {
     entry.grad_fn = std::move(left);
     x = {};
     const bool again = plan().recompute.every > 0 && l % plan().recompute.every == 0;
-    Variable out = again ? autograd_.checkpoint([&fused_ = fused_state(fused), &module, entry] {
-      return fused_decoder_layer(fused_, module, entry);
-    })
-                         : fused_decoder_layer(fused, module, entry);
+    Variable out =
+        again ? autograd_.checkpoint([this, &module, entry] { return fused_decoder_layer(fused_, module, entry); })
+              : fused_decoder_layer(fused_, module, entry);
     // Backward enters through the output's node: gather this layer, and the next one down.
     out.grad_fn->pre_hooks.emplace_back([this, l] {
       for_layer(l, &PlimsollJob::gather);
@@ -216,12 +323,6 @@ class PlimsollJob final : public TorchJob {
     });
     for_layer(l, &PlimsollJob::release);
     return out;
-  }
-
-  /// The context that recomputation uses outlives the forward; every layer and step uses the same.
-  FusedContext& fused_state(const FusedContext& fused) {
-    if (!recompute_context_) recompute_context_ = std::make_unique<FusedContext>(fused);
-    return *recompute_context_;
   }
 
   void before_backward(bool boundary) override { boundary_ = boundary; }
@@ -237,35 +338,46 @@ class PlimsollJob final : public TorchJob {
 
   void optimizer_step() override {
     trace_.wait_for(Lane::compute, Lane::reduce);
-    const Tensor norm = trace_.empty({}, DType::fp32, "gradient norm", Category::temporaries);
+    const Tensor& report = fused_.report;
     for (ShardGroup& group : groups_) {
+      // Every shard counts once, though several ranks may hold it.
+      const double share = static_cast<double>(group.mesh) / static_cast<double>(ranks_of(group));
       trace_.compute(
           Kernel::pointwise(KernelKind::reduce_norm, DType::fp32, group.shard_numel(), group.gradient_shard.bytes()),
-          {&group.gradient_shard}, {&norm}, "gradient norm");
+          {Routine::square_sum, {group.shard_numel()}, {share}}, {&group.gradient_shard}, {&report}, "gradient norm");
     }
-    trace_.collective({CollectiveKind::all_reduce, DType::fp32, group_id::data_parallel, Bytes(4), {}}, {&norm},
-                      {&norm}, "gradient norm");
-    for (ShardGroup& group : groups_) step_group(group, norm);
+    trace_.collective({CollectiveKind::all_reduce, DType::fp32, group_id::data_parallel, report.bytes(), {}}, {&report},
+                      {&report}, "step report");
+    trace_.record(HostCopy{false, true, report.bytes()}, Lane::copy_out, {&report}, {&host_report_}, "step report");
+    for (ShardGroup& group : groups_) step_group(group);
+    trace_.record(HostSync{Lane::copy_out}, Lane::host, {}, {}, "step report");
   }
+  /// Ranks that share the group's parameters, whatever the stage.
+  int ranks_of(const ShardGroup& group) const { return mesh_size(*group.parameters.front()); }
 
-  void step_group(ShardGroup& group, const Tensor& norm) {
+  void step_group(ShardGroup& group) {
     Scoped layer(trace_.layer, group.layer);
-    const Tensor& weights = stage() == 3 ? group.shard : group.full;
-    const Tensor& master = group.master ? group.master : weights;
+    const Tensor& home = stage() == 3 ? group.shard : group.full;
     const std::int64_t n = group.shard_numel();
-    trace_.compute(Kernel::pointwise(KernelKind::adamw, DType::fp32, n, Bytes(30 * n)),
-                   {&group.gradient_shard, &master, &group.first, &group.second, &norm},
+    const Tensor weights = stage() == 3 ? home : home.part(n * group.index, {{n, Symbol::parameters}});
+    const Tensor& master = group.master ? group.master : weights;
+    const Bytes bytes = group.gradient_shard.bytes() * 2 + group.first.bytes() * 4 + master.bytes() * 2 +
+                        (group.master ? weights.bytes() : Bytes(0));
+    trace_.compute(Kernel::pointwise(KernelKind::adamw, DType::fp32, n, bytes),
+                   {Routine::adamw, {n, group.master ? 1 : 0}, {plan().gradient_clipping}},
+                   {&group.gradient_shard, &master, &group.first, &group.second, &fused_.report},
                    {&master, &group.first, &group.second, &weights, &group.gradient_shard}, "adamw");
     if (stage() == 1 || stage() == 2) {
-      trace_.collective({CollectiveKind::all_gather, DType::bf16, group.group, weights.bytes(), {}}, {&weights},
-                        {&weights}, "gather weights");
+      trace_.collective({CollectiveKind::all_gather, type(), group.group, home.bytes(), {}}, {&home}, {&home},
+                        "gather weights");
     }
   }
 
   std::vector<ShardGroup> groups_;
   std::map<const Parameter*, std::size_t> group_of_;
   std::vector<Tensor> unreduced_;
-  std::unique_ptr<FusedContext> recompute_context_;
+  FusedContext fused_{layers_, [this](const std::vector<Parameter*>& p) { return gradient_of(p); }, 0, 1, {}, {}, 0};
+  Tensor host_report_;
   bool boundary_ = true;
 };
 

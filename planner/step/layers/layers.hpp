@@ -16,7 +16,8 @@ namespace plimsoll {
 struct RoutedRows {
   std::int64_t sent = 0;                ///< rows this rank's tokens make: N k
   std::int64_t received = 0;            ///< rows that its local experts get (equal to sent without expert parallelism)
-  std::int64_t capacity = 0;            ///< slots per expert of native MoE
+  std::int64_t capacity = 0;            ///< slots per expert of native MoE; fused: per expert and source, 0 if dropless
+  std::int64_t bound = 0;               ///< fused: rows for which the buffers of received rows have room
   std::vector<std::int64_t> by_expert;  ///< `received`, by local expert
 };
 

@@ -56,6 +56,24 @@ int distinct_ranks(const Scenario& scenario) {
   return ranks_differ(scenario.plan.routing) ? scenario.plan.world_size : scenario.plan.expert_parallel;
 }
 
+/// The reference runtime's rows.  Dropping: C slots for each expert and source, all of which are sent.  Dropless: as routed,
+/// with room for capacity_factor times the mean, at least for the plan's own routing, at most for all there can be.
+void size_fused_rows(const Scenario& scenario, const MoeSpec& moe, RoutedRows& rows) {
+  const Plan& plan = scenario.plan;
+  const auto local = static_cast<std::int64_t>(rows.by_expert.size());
+  const double factor = plan.moe.capacity_factor;
+  if (plan.moe.drop_tokens) {
+    rows.capacity =
+        expert_capacity(plan.tokens(), moe.experts, factor * static_cast<double>(moe.top_k), plan.moe.min_capacity);
+    rows.sent = rows.received = rows.bound = rows.capacity * moe.experts;
+    std::fill(rows.by_expert.begin(), rows.by_expert.end(), rows.capacity * plan.expert_parallel);
+    return;
+  }
+  const std::int64_t most = plan.tokens() * plan.expert_parallel * std::min(moe.top_k, local);
+  const double wished = std::min(std::ceil(factor * static_cast<double>(rows.sent)), static_cast<double>(most));
+  rows.bound = plan.expert_parallel == 1 ? rows.sent : std::max(rows.received, static_cast<std::int64_t>(wished));
+}
+
 RoutedRows rows_of(const Scenario& scenario, const MoeSpec& moe, std::size_t layer, int rank) {
   const Plan& plan = scenario.plan;
   const int ep = plan.expert_parallel;
@@ -73,7 +91,9 @@ RoutedRows rows_of(const Scenario& scenario, const MoeSpec& moe, std::size_t lay
     fullest = std::max(fullest, *std::max_element(counts.begin(), counts.end()));
   }
   rows.received = std::accumulate(rows.by_expert.begin(), rows.by_expert.end(), std::int64_t{0});
-  if (plan.moe.drop_tokens) {
+  if (plan.moe.implementation == MoeImplementation::fused) {
+    size_fused_rows(scenario, moe, rows);
+  } else if (plan.moe.drop_tokens) {
     const double factor = plan.moe.capacity_factor * static_cast<double>(moe.top_k);
     rows.capacity = expert_capacity(plan.tokens(), moe.experts, factor, plan.moe.min_capacity);
   } else {

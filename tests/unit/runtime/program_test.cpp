@@ -1,0 +1,211 @@
+// plimsoll-run as its users start it: steps, checkpoints that come back whole, elsewhere and to the same losses, and how it
+// ends where input or machine are at fault.
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+namespace plimsoll {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+struct Ended {
+  int code = -1;
+  std::string text;  ///< both outputs
+  /// "5.5535" of each step's line
+  std::vector<std::string> losses() const {
+    std::vector<std::string> result;
+    static const std::regex loss(R"(step +\d+  loss (\S+))");
+    for (std::sregex_iterator match(text.begin(), text.end(), loss), end; match != end; ++match)
+      result.push_back((*match)[1]);
+    return result;
+  }
+};
+
+Ended start(const std::string& command_line) {
+  const std::string command = "{ " + command_line + "; } 2>&1";
+  Ended ended;
+  FILE* pipe = popen(command.c_str(), "r");
+  std::array<char, 4096> buffer{};
+  while (const std::size_t size = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    ended.text.append(buffer.data(), size);
+  const int status = pclose(pipe);
+  ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ended;
+}
+
+/// @param before what stands before the program: "ulimit -f 100;", "mpirun -n 2"
+Ended run(const std::string& arguments, const std::string& before = "") {
+  return start(before + " " + PLIMSOLL_RUN_BINARY + " " + arguments);
+}
+
+class Program : public ::testing::Test {
+ protected:
+  Program() : folder_(fs::temp_directory_path() / ("plimsoll-run-" + std::to_string(getpid()))) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    std::ofstream(file("tiny.json"))
+        << R"({"model_type": "mixtral", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 24, "num_local_experts": 4,
+               "num_experts_per_tok": 2, "vocab_size": 256, "output_router_logits": true, "router_aux_loss_coef": 0.02,
+               "initializer_range": 0.1, "rope_theta": 100.0, "tie_word_embeddings": false})";
+    std::ofstream text(file("text"));
+    for (int i = 0; i < 400; ++i) text << "the loss falls on text that says the same again, line " << i % 7 << "\n";
+  }
+  ~Program() override { fs::remove_all(folder_); }
+  std::string file(const std::string& name) const { return (folder_ / name).string(); }
+  /// The arguments common to all runs, on `world` ranks.
+  std::string job(int world, const std::string& more, const std::string& data = "text") const {
+    return "--model " + file("tiny.json") + " --cluster " + std::to_string(world) +
+           "xa100-80 --set sequence=32 --data " + file(data) + " --lr 3e-3 " + more;
+  }
+  fs::path folder_;
+};
+
+TEST_F(Program, LowersTheLossOnText) {
+  const Ended ended = run(job(2, "--steps 60 --set expert_parallel=2 --set moe.capacity_factor=2"));
+  ASSERT_EQ(ended.code, 0) << ended.text;
+  ASSERT_EQ(ended.losses().size(), 60U);
+  EXPECT_GT(std::stod(ended.losses().front()), 5.0);
+  EXPECT_LT(std::stod(ended.losses().back()), 3.0);
+}
+
+TEST_F(Program, GoesOnFromACheckpointToTheSameLossesOnOtherRanksToo) {
+  const std::string save = " --checkpoints " + file("saved");
+  const std::string fp32 = "--set precision=fp32 --set moe.capacity_factor=4 ";
+  const Ended whole = run(job(2, fp32 + "--set expert_parallel=2 --steps 8"));
+  ASSERT_EQ(whole.losses().size(), 8U) << whole.text;
+  ASSERT_EQ(run(job(2, fp32 + "--set expert_parallel=2 --steps 5" + save)).code, 0);
+  const std::vector<std::string> all = whole.losses(), rest(all.begin() + 5, all.end());
+  for (const std::string& elsewhere :
+       {job(2, fp32 + "--set expert_parallel=2"), job(2, fp32), job(2, fp32 + "--set zero.stage=1"),
+        job(1, fp32 + "--set gradient_accumulation=2")}) {
+    fs::remove_all(file("saved/step-00000008"));
+    const Ended resumed = run(elsewhere + " --steps 8 --resume" + save);
+    EXPECT_EQ(resumed.code, 0) << resumed.text;
+    EXPECT_EQ(resumed.losses(), rest) << elsewhere;
+  }
+}
+
+TEST_F(Program, LeavesTheOldCheckpointWhereTheDiskIsFull) {
+  const std::string save = " --checkpoints " + file("saved") + " --checkpoint-every 2";
+  ASSERT_EQ(run(job(2, "--steps 2" + save)).code, 0);
+  const auto before = fs::file_size(file("saved/step-00000002/rank-00001.state"));
+  // No file may grow beyond 8 KiB: writing ends as on a full disk.
+  const Ended ended = run(job(2, "--steps 4 --resume" + save), "trap '' XFSZ; ulimit -f 8;");
+  EXPECT_EQ(ended.code, 3) << ended.text;
+  EXPECT_THAT(ended.text, HasSubstr("the checkpoint before it is intact"));
+  EXPECT_EQ(fs::file_size(file("saved/step-00000002/rank-00001.state")), before);
+  EXPECT_FALSE(fs::exists(file("saved/step-00000004")));
+  EXPECT_EQ(run(job(2, "--steps 3 --resume --checkpoints " + file("saved"))).code, 0);
+}
+
+TEST_F(Program, RefusesADamagedCheckpoint) {
+  const std::string save = " --checkpoints " + file("saved");
+  ASSERT_EQ(run(job(2, "--steps 1" + save)).code, 0);
+  const std::string damaged = file("saved/step-00000001/rank-00001.state");
+  fs::resize_file(damaged, fs::file_size(damaged) - 5);
+  Ended ended = run(job(2, "--steps 2 --resume" + save));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.text, HasSubstr("rank-00001.state: is truncated or damaged"));
+  fs::remove(damaged);
+  ended = run(job(2, "--steps 2 --resume" + save));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.text, HasSubstr("is missing"));
+}
+
+TEST_F(Program, RefusesBadInputByName) {
+  std::ofstream(file("short")) << "too short";
+  std::ofstream(file("cut.tokens"), std::ios::binary) << std::string(4 * 64 + 3, '\0');
+  const std::array<std::int32_t, 64> beyond{0, 7, 256};
+  std::ofstream(file("beyond.tokens"), std::ios::binary)
+      .write(reinterpret_cast<const char*>(beyond.data()), sizeof beyond);
+  const std::array<std::pair<std::string, const char*>, 6> cases{{
+      {job(1, "", "short"), "one sequence and its labels are 33"},
+      {job(1, "", "cut.tokens"), "ends within a token"},
+      {job(1, "", "beyond.tokens"), "token 2 of "},
+      {job(1, "--set engine=fsdp2"), "this program runs engine plimsoll"},
+      {"--model llama-3.1-405b --cluster 1xa100-80", "arena of a rank"},
+      {"--model deepseek-v2 --cluster 1xa100-80", "no latent or linear attention"},
+  }};
+  for (const auto& [arguments, expected] : cases) {
+    const Ended ended = run(arguments);
+    EXPECT_EQ(ended.code, 1) << arguments << ended.text;
+    EXPECT_THAT(ended.text, HasSubstr(expected));
+  }
+  EXPECT_EQ(run("--steps 3").code, 2);
+  EXPECT_EQ(run(job(1, "", "nowhere")).code, 3);
+}
+
+TEST_F(Program, RefusesToGoOnWithTheLogOfAnotherProgram) {
+  const std::string more = " --checkpoints " + file("saved") + " --log " + file("log");
+  ASSERT_EQ(run(job(1, "--steps 1" + more)).code, 0);
+  EXPECT_EQ(run(job(1, "--steps 2 --resume" + more)).code, 0);
+  const Ended ended = run(job(1, "--steps 3 --resume --set recompute=full" + more));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.text, HasSubstr("is the log of program"));
+}
+
+class Processes : public Program {
+ protected:
+  void SetUp() override {
+    if (std::system("mpirun --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun";
+  }
+  static constexpr const char* mpirun =
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 mpirun --oversubscribe ";
+  /// Starts a long job of two processes that note who they are, sends the second one a signal, and waits for the end.
+  Ended after_signal(const std::string& signal) {
+    const auto rank = [&](int i) {
+      return "-n 1 sh -c 'echo $$ > " + file("process" + std::to_string(i)) + "; exec " + PLIMSOLL_RUN_BINARY + " " +
+             job(2, "--steps 1000000 --timeout 4") + "'";
+    };
+    const std::string strike = "(sleep 4; kill -" + signal + " $(cat " + file("process1") + ")) & ";
+    return start(strike + mpirun + rank(0) + " : " + rank(1));
+  }
+  /// True if a process of the job still runs (one that has ended may wait, as a zombie, for init to notice).
+  bool orphans() const {
+    for (const char* name : {"process0", "process1"}) {
+      std::string pid, line;
+      std::getline(std::ifstream(file(name)) >> std::ws, pid);
+      std::ifstream status("/proc/" + pid + "/status");
+      while (std::getline(status, line)) {
+        if (line.starts_with("State:") && line.find('Z') == std::string::npos) return true;
+      }
+    }
+    return false;
+  }
+};
+
+TEST_F(Processes, ComputeTheLossesOfThreads) {
+  const std::string arguments =
+      job(2, "--steps 3 --set precision=fp32 --set expert_parallel=2 --set moe.capacity_factor=4");
+  const Ended threads = run(arguments), processes = run(arguments, mpirun + std::string("-n 2"));
+  EXPECT_EQ(processes.code, 0) << processes.text;
+  EXPECT_EQ(processes.losses().size(), 3U);
+  EXPECT_EQ(processes.losses(), threads.losses());
+}
+
+TEST_F(Processes, EndWhereARankIsKilled) {
+  const Ended ended = after_signal("KILL");
+  EXPECT_NE(ended.code, 0) << ended.text;
+  EXPECT_NE(ended.code, 124) << "ended by this test's own timeout";
+  EXPECT_FALSE(orphans());
+}
+
+TEST_F(Processes, EndWithTheOpWhereARankHangs) {
+  const Ended ended = after_signal("STOP");
+  EXPECT_NE(ended.code, 0);
+  EXPECT_NE(ended.code, 124) << "ended by this test's own timeout";
+  EXPECT_THAT(ended.text, ::testing::AllOf(HasSubstr("waited 4 s for the other ranks"), HasSubstr("at op")));
+  EXPECT_FALSE(orphans());
+}
+
+}  // namespace
+}  // namespace plimsoll
