@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "planner/base/format.hpp"
@@ -13,6 +15,7 @@
 #include "planner/cli/in_words.hpp"
 #include "planner/cli/json_output.hpp"
 #include "planner/cli/kineto_comparison.hpp"
+#include "planner/cli/run_log_comparison.hpp"
 #include "planner/cli/table.hpp"
 #include "planner/cli/terminal.hpp"
 #include "planner/cli/trace_comparison.hpp"
@@ -197,11 +200,33 @@ int compare_kineto(const CompareOptions& options) {
   return beyond ? exit_code::beyond : exit_code::ok;
 }
 
+int compare_log(const CompareOptions& options) {
+  const std::optional<Inputs> inputs = load_scenario(options.inputs);
+  if (!inputs) return exit_code::input;
+  const auto refuse = [&](const Diagnostics& diagnostics) {
+    print_diagnostics(diagnostics);
+    if (options.inputs.json) print(diagnostics_json(diagnostics));
+    return exit_code::input;
+  };
+  const Result<RunLog> log = read_run_log(load_source(options.run_log));
+  if (!log) return refuse(log.diagnostics());
+  const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
+  const auto calibration = load_calibration(options.inputs.calibration, evaluation.scenario.cluster);
+  if (!calibration) return refuse(calibration.diagnostics());
+  const auto figures = compare_run(evaluation, *log, *calibration);
+  if (!figures) return refuse(figures.diagnostics());
+  print(options.inputs.json ? run_comparison_json(*figures, *log) : run_comparison_text(*figures, *log));
+  const double allowed = options.within.value_or(std::numeric_limits<double>::infinity()) / 100;
+  const bool beyond = std::any_of(figures->begin(), figures->end(),
+                                  [&](const RunFigure& figure) { return std::abs(figure.error()) > allowed; });
+  return beyond ? exit_code::beyond : exit_code::ok;
+}
+
 int compare_with(const CompareOptions& options) {
   if (!options.kineto.empty()) return compare_kineto(options);
-  if (!options.run_log.empty()) return usage("--run-log: logs of runs are not read yet");
+  if (!options.run_log.empty()) return compare_log(options);
   if (options.allocator_trace.empty() && options.snapshot.empty())
-    return usage("what was measured? Give --allocator-trace FILE, --snapshot FILE or --kineto FILE");
+    return usage("what was measured? Give --allocator-trace FILE, --snapshot FILE, --kineto FILE or --run-log FILE");
   const auto threshold = parse_bytes(options.threshold);
   if (!threshold || threshold->count < 0)
     return usage(fmt::format("--threshold {} is no size, for example \"1 MiB\"", options.threshold));
@@ -232,9 +257,9 @@ std::function<int()> declare_compare(CLI::App& app) {
   app.add_option("--steps", options->steps, "steady steps that the record holds")
       ->capture_default_str()
       ->check(CLI::Range(1, 100));
-  app.add_option(
-         "--within", options->within,
-         "exit with 5 if the peak's error (of a profiler trace: that of compute time) is beyond this many percent")
+  app.add_option("--within", options->within,
+                 "exit with 5 if the peak's error (of a profiler trace: that of compute time; of a run: any figure's) "
+                 "is beyond this many percent")
       ->type_name("PERCENT")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--events", options->events, "both lists of events where they differ, as diff shows files");

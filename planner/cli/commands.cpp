@@ -63,7 +63,8 @@ const std::vector<Command>& table() {
        declare_validate},
       {"compare", "which tensor is in a real step and not in the program, or the other way round?",
        "plimsoll compare --model config.json --cluster 2xh200 --plan plan.json --allocator-trace step.json.gz\n"
-       "plimsoll compare --model config.json --cluster 2xh200 --plan plan.json --snapshot snapshot.json --events",
+       "plimsoll compare --model config.json --cluster 2xh200 --plan plan.json --snapshot snapshot.json --events\n"
+       "plimsoll compare --model sparrow-dense --cluster 2xh200 --set engine=plimsoll --set sequence=128 --run-log log",
        declare_compare},
       {"oom", "which tensor does this out-of-memory message name?",
        "plimsoll oom \"CUDA out of memory. Tried to allocate 12.94 GiB\" --parameters 13897000000 --gpus 4\n"

@@ -43,7 +43,7 @@ class RankRun {
         program_(build_step(run.scenario, transport.rank())),
         on_host_(run.options.backend == "host"),
         backend_(on_host_ ? std::make_unique<HostBackend>(program_, transport)
-                          : make_cuda_backend(program_, transport)),
+                          : make_cuda_backend(program_, transport, run.options.timeout_s)),
         execution_(program_, program_.classes.front().program, plan_arena(program_.classes.front().program),
                    *backend_) {}
 

@@ -4,7 +4,7 @@
 
 namespace plimsoll {
 
-std::unique_ptr<Backend> make_cuda_backend(const StepProgram&, Transport&) {
+std::unique_ptr<Backend> make_cuda_backend(const StepProgram&, Transport&, double) {
   throw MachineError("this build has no CUDA backend: it was left out for want of nvcc or NCCL");
 }
 

@@ -1,0 +1,175 @@
+// Streams, events, launches (runtime/cuda/cuda_backend.hpp).
+#include "runtime/cuda/cuda_backend.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/cuda/cuda_state.hpp"
+
+namespace plimsoll {
+
+CudaBackend::CudaBackend(const StepProgram& program, Transport& transport, double timeout_s) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) throw MachineError("there is no CUDA device");
+  check(cudaSetDevice(transport.rank() % devices), "taking a device");
+  for (const BufferDecl& buffer : program.classes.front().program.buffers) {
+    if (buffer.category == Category::parameters && buffer.dtype != DType::bf16)
+      throw MachineError("the CUDA backend computes in bf16; fp32 runs on the host backend");
+  }
+  impl_ = std::make_unique<Impl>(program, transport, timeout_s);
+  for (cudaStream_t& stream : impl_->streams)
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+  const RankProgram& rank = impl_->rank;
+  for (OpId id = 0; id < rank.steady_end; ++id) {
+    for (const OpId source : rank.waits(rank.ops[id])) {
+      cudaEvent_t& event = impl_->events[source];
+      if (!event) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event");
+    }
+  }
+  check(cudaEventCreateWithFlags(&impl_->join, cudaEventDisableTiming), "an event");
+  std::vector<float> frequencies(rank.constants.begin(), rank.constants.end());
+  const std::size_t bytes = frequencies.size() * sizeof(float);
+  check(cudaMemcpy(impl_->constants.of(bytes + 4), frequencies.data(), bytes, cudaMemcpyHostToDevice), "constants");
+}
+
+CudaBackend::~CudaBackend() {
+  cudaDeviceSynchronize();
+  for (auto& [key, communicator] : impl_->communicators) ncclCommDestroy(communicator);
+  for (auto& [op, event] : impl_->events) cudaEventDestroy(event);
+  for (cudaStream_t stream : impl_->streams) cudaStreamDestroy(stream);
+  cudaFree(impl_->arena);
+}
+
+std::byte* CudaBackend::allocate_arena(Bytes size) {
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, static_cast<std::size_t>(size.count)), "allocating the arena");
+  impl_->arena = static_cast<std::byte*>(memory);
+  return impl_->arena;
+}
+
+void CudaBackend::set(const Hyperparameters& hyperparameters) { impl_->hyperparameters = hyperparameters; }
+
+void CudaBackend::wait_for(Lane lane) { impl_->wait(impl_->stream(lane)); }
+
+void CudaBackend::join_lanes() {
+  const cudaStream_t compute = impl_->stream(Lane::compute);
+  for (cudaStream_t stream : impl_->streams) {
+    check(cudaEventRecord(impl_->join, stream), "joining lanes");
+    check(cudaStreamWaitEvent(compute, impl_->join, 0), "joining lanes");
+  }
+  check(cudaEventRecord(impl_->join, compute), "joining lanes");
+  for (cudaStream_t stream : impl_->streams) check(cudaStreamWaitEvent(stream, impl_->join, 0), "joining lanes");
+}
+
+void CudaBackend::write(const Operand& to, std::span<const std::byte> from) {
+  check(cudaMemcpy(to.data, from.data(), from.size(), cudaMemcpyHostToDevice), "copying to the device");
+}
+void CudaBackend::read(const Operand& from, std::span<std::byte> to) {
+  check(cudaDeviceSynchronize(), "waiting for the device");
+  check(cudaMemcpy(to.data(), from.data, to.size(), cudaMemcpyDeviceToHost), "copying to the host");
+}
+
+void CudaBackend::copy_to_device(const Operation& operation, std::span<const std::byte> from) {
+  impl_->begin(operation);
+  check(cudaMemcpyAsync(operation.writes[0].data, from.data(), from.size(), cudaMemcpyHostToDevice,
+                        impl_->stream(operation.op.lane)),
+        "copying to the device");
+  impl_->end(operation);
+}
+
+void CudaBackend::copy_to_host(const Operation& operation) {
+  impl_->begin(operation);
+  const Operand& from = operation.reads[0];
+  const auto bytes = static_cast<std::size_t>(from.numel * size_of(from.dtype));
+  void* to = operation.writes.empty() ? nullptr : operation.writes[0].data;
+  if (!to) {
+    std::vector<std::int32_t>& values = impl_->counts[from.data];
+    values.resize(static_cast<std::size_t>(from.numel));
+    to = values.data();
+  }
+  check(cudaMemcpyAsync(to, from.data, bytes, cudaMemcpyDeviceToHost, impl_->stream(operation.op.lane)),
+        "copying to the host");
+  impl_->end(operation);
+}
+
+void CudaBackend::Impl::all_to_all(const Operation& o, const Collective& c, ncclComm_t communicator, cudaStream_t on) {
+  const Group& group = program.groups[c.group];
+  const Operand &from = o.reads[0], &to = o.writes[0];
+  const auto members = static_cast<std::size_t>(group.size);
+  std::vector<std::int64_t> leave(members, c.full_size.count / group.size), arrive = leave;
+  if (o.reads.size() == 3) {
+    const Shape& shape = rank.buffers[from.buffer].shape;
+    const std::int64_t row = shape.numel() / shape.sizes[0] * size_of(from.dtype);
+    const auto &out = counted(o.reads[1]), &in = counted(o.reads[2]);
+    const std::size_t local = std::min(out.size(), in.size()) / members;
+    for (std::size_t i = 0; i < members; ++i) {
+      const auto sum = [&](const std::vector<std::int32_t>& values) {
+        const auto first = values.begin() + static_cast<std::ptrdiff_t>(i * local);
+        return row * std::accumulate(first, first + static_cast<std::ptrdiff_t>(local), std::int64_t{0});
+      };
+      leave[i] = sum(out);
+      arrive[i] = sum(in);
+    }
+    const std::int64_t rows = std::accumulate(arrive.begin(), arrive.end(), std::int64_t{0}) / row;
+    const std::int64_t room = to.numel * size_of(to.dtype) / row;
+    if (rows > room)
+      throw MachineError(
+          fmt::format("{} rows arrive for this rank's experts, but its buffer \"{}\" has room for {}: "
+                      "raise moe.capacity_factor, or state the routing",
+                      rows, rank.buffers[to.buffer].name, room));
+  }
+  check(ncclGroupStart(), "all_to_all");
+  std::int64_t send_at = 0, receive_at = 0;
+  for (std::size_t i = 0; i < members; ++i) {
+    check(ncclSend(from.data + send_at, static_cast<std::size_t>(leave[i]), ncclInt8, static_cast<int>(i), communicator,
+                   on),
+          "all_to_all");
+    check(ncclRecv(to.data + receive_at, static_cast<std::size_t>(arrive[i]), ncclInt8, static_cast<int>(i),
+                   communicator, on),
+          "all_to_all");
+    send_at += leave[i];
+    receive_at += arrive[i];
+  }
+  check(ncclGroupEnd(), "all_to_all");
+}
+
+void CudaBackend::communicate(const Operation& o, const Collective& c) {
+  Impl& my = *impl_;
+  my.begin(o);
+  const cudaStream_t on = my.stream(o.op.lane);
+  const ncclComm_t communicator = my.communicator(c.group, o.op.lane);
+  const Operand &from = o.reads[0], &to = o.writes[0];
+  const ncclDataType_t type = c.dtype == DType::bf16 ? ncclBfloat16 : c.dtype == DType::fp32 ? ncclFloat32 : ncclInt32;
+  const auto numel = static_cast<std::size_t>(c.full_size.count / size_of(c.dtype));
+  const auto size = static_cast<std::size_t>(my.program.groups[c.group].size);
+  switch (c.kind) {
+    case CollectiveKind::all_gather: {
+      const Group& group = my.program.groups[c.group];
+      const Members members = members_of(my.transport.rank(), group.size, group.stride);
+      const std::size_t part = numel / size;
+      const std::byte* own = from.buffer == to.buffer
+                                 ? to.data + members.self * part * static_cast<std::size_t>(size_of(c.dtype))
+                                 : from.data;
+      check(ncclAllGather(own, to.data, part, type, communicator, on), "all_gather");
+      break;
+    }
+    case CollectiveKind::reduce_scatter:
+      check(ncclReduceScatter(from.data, to.data, numel / size, type, ncclSum, communicator, on), "reduce_scatter");
+      break;
+    case CollectiveKind::all_reduce:
+      check(ncclAllReduce(from.data, to.data, numel, type, ncclSum, communicator, on), "all_reduce");
+      break;
+    case CollectiveKind::all_to_all: my.all_to_all(o, c, communicator, on); break;
+    case CollectiveKind::broadcast: CHECK(false, "no engine that is executed broadcasts");
+  }
+  my.end(o);
+}
+
+void CudaBackend::launch(const Operation& operation) {
+  impl_->begin(operation);
+  impl_->run(operation);
+  check(cudaGetLastError(), "launching a kernel");
+  impl_->end(operation);
+}
+
+}  // namespace plimsoll

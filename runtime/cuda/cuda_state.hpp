@@ -1,0 +1,111 @@
+// What the CUDA backend holds: streams, events, libraries, communicators (runtime/cuda/cuda_backend.hpp).
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <thread>
+
+#include "planner/base/check.hpp"
+#include "runtime/cuda/attention.hpp"
+#include "runtime/cuda/check_cuda.hpp"
+#include "runtime/cuda/cuda_backend.hpp"
+#include "runtime/cuda/kernels.hpp"
+#include "runtime/cuda/products.hpp"
+
+namespace plimsoll {
+
+using cuda::check;
+using cuda::Half;
+
+struct CudaBackend::Impl {
+  const StepProgram& program;
+  const RankProgram& rank;
+  Transport& transport;
+  const double timeout_s;
+  std::array<cudaStream_t, lane_count> streams{};
+  std::map<OpId, cudaEvent_t> events;  ///< of ops that other lanes wait for
+  cudaEvent_t join = nullptr;
+  std::byte* arena = nullptr;
+  Hyperparameters hyperparameters;
+  cuda::Products products;
+  cuda::Attention attention;
+  cuda::Scratch scratch, constants;
+  std::map<std::pair<GroupId, Lane>, ncclComm_t> communicators;
+  std::map<const std::byte*, std::vector<std::int32_t>> counts;  ///< what was copied to the host, by address
+
+  Impl(const StepProgram& p, Transport& t, double timeout)
+      : program(p), rank(p.classes.front().program), transport(t), timeout_s(timeout) {}
+
+  cudaStream_t stream(Lane lane) const { return streams[static_cast<std::size_t>(lane)]; }
+
+  void begin(const Operation& o) {
+    for (const OpId source : rank.waits(o.op)) {
+      const auto event = events.find(source);
+      if (event != events.end()) check(cudaStreamWaitEvent(stream(o.op.lane), event->second, 0), "waiting for an op");
+    }
+  }
+  void end(const Operation& o) {
+    const auto event = events.find(o.id);
+    if (event != events.end()) check(cudaEventRecord(event->second, stream(o.op.lane)), "recording an op");
+  }
+
+  /// Waits for a stream without being stuck for ever with a peer that is gone.
+  void wait(cudaStream_t on) const {
+    const auto start = std::chrono::steady_clock::now();
+    for (;;) {
+      const cudaError_t status = cudaStreamQuery(on);
+      if (status == cudaSuccess) return;
+      if (status != cudaErrorNotReady) check(status, "a kernel of this lane");
+      const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+      if (waited.count() > timeout_s)
+        throw MachineError(fmt::format("rank {} waited {:.0f} s for its device", transport.rank(), timeout_s));
+      if (waited.count() > 2e-3) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
+  /// A communicator for each group and lane, so that lanes do not wait for each other; made at its first use, which comes in
+  /// the same order on all members.
+  ncclComm_t communicator(GroupId group, Lane lane) {
+    ncclComm_t& found = communicators[{group, lane}];
+    if (found) return found;
+    const Group& shape = program.groups[group];
+    const Members members = members_of(transport.rank(), shape.size, shape.stride);
+    ncclUniqueId id{};
+    if (members.self == 0) check(ncclGetUniqueId(&id), "an id");
+    std::vector<std::span<const std::byte>> send(members.size());
+    std::vector<std::span<std::byte>> receive(members.size());
+    for (std::size_t i = 0; i < members.size() && members.self == 0; ++i) send[i] = std::as_bytes(std::span(&id, 1));
+    if (members.self != 0) receive[0] = std::as_writable_bytes(std::span(&id, 1));
+    transport.exchange(members, send, receive);
+    check(ncclCommInitRank(&found, static_cast<int>(members.size()), id, static_cast<int>(members.self)),
+          "a communicator");
+    return found;
+  }
+
+  const std::vector<std::int32_t>& counted(const Operand& operand) const {
+    const auto found = counts.find(operand.data);
+    CHECK(found != counts.end(), "counts that were not copied to the host");
+    return found->second;
+  }
+
+  /// Rows of each local expert: sums over the sources.
+  std::vector<std::int64_t> expert_rows(const Operation& o, std::int64_t local, std::int64_t sources,
+                                        std::int64_t segment) const {
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(local), segment * sources);
+    for (std::int64_t i = 0; segment == 0 && i < local * sources; ++i)
+      rows[static_cast<std::size_t>(i % local)] += counted(o.reads.back())[static_cast<std::size_t>(i)];
+    return rows;
+  }
+
+  void regroup(const Operation& o);
+  void all_to_all(const Operation& o, const Collective& c, ncclComm_t communicator, cudaStream_t on);
+  void grouped(const Operation& o);
+  void heads(const Operation& o);
+  void experts(const Operation& o);
+  void rows(const Operation& o);
+  void flat(const Operation& o);
+  void run(const Operation& o);
+};
+
+}  // namespace plimsoll

@@ -1,0 +1,85 @@
+// The routines that no library has, as launches on a stream: bf16 activations, fp32 arithmetic.  Each kernel is the formula
+// of its host counterpart (runtime/host); sizes as in planner/step/call.hpp.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace plimsoll::cuda {
+
+using Half = __nv_bfloat16;  ///< 16-bit numbers of this backend
+
+void add(const Half* a, const Half* b, Half* c, std::int64_t n, cudaStream_t stream);
+void embedding(const std::int64_t* ids, const Half* table, Half* y, std::int64_t tokens, std::int64_t h,
+               cudaStream_t stream);
+/// @param scratch [2 V + 1 + N] ints
+void embedding_backward(const Half* dy, const std::int64_t* ids, Half* dtable, int* scratch, std::int64_t tokens,
+                        std::int64_t h, std::int64_t vocab, bool add, cudaStream_t stream);
+
+struct NormShape {
+  std::int64_t rows, h;
+  float eps;
+};
+/// @param branch null: none; stream_out is then not written
+void norm(const Half* x, const Half* branch, const Half* w, Half* stream_out, Half* y, float* rstd, NormShape shape,
+          cudaStream_t stream);
+/// Blocks whose partial sums of dw the scratch holds: [norm_blocks, h] floats.
+inline constexpr int norm_blocks = 264;
+void norm_backward(const Half* dy, const Half* dstream, const Half* x, const float* rstd, const Half* w, Half* dx,
+                   Half* dw, float* scratch, NormShape shape, bool add, cudaStream_t stream);
+
+struct HeadShape {
+  std::int64_t tokens;
+  int q, kv, d, sequence;
+  float eps;
+  const float* frequencies;  ///< on the device, d / 2
+};
+void rotary(Half* qkv, HeadShape shape, bool back, cudaStream_t stream);
+void head_norm_rotary(const Half* qkv, const Half* wq, const Half* wk, Half* turned, HeadShape shape,
+                      cudaStream_t stream);
+/// @param scratch [norm_blocks, 2 d] floats
+void head_norm_rotary_backward(Half* gradient, const Half* qkv, const Half* wq, const Half* wk, Half* dwq, Half* dwk,
+                               float* scratch, HeadShape shape, bool add, cudaStream_t stream);
+
+/// @param weights one per row, or null
+void swiglu(const Half* joined, const float* weights, Half* y, std::int64_t rows, std::int64_t width,
+            cudaStream_t stream);
+void swiglu_backward(const Half* dy, const Half* joined, const float* weights, Half* d, float* dweights,
+                     std::int64_t rows, std::int64_t width, cudaStream_t stream);
+
+/// @param loss,report where scale times the sum of the losses is added; loss is set to 0 before, if first
+void cross_entropy(Half* logits, const std::int64_t* labels, float* loss, float* report, std::int64_t rows,
+                   std::int64_t vocab, bool first, float scale, cudaStream_t stream);
+
+struct RouterShape {
+  std::int64_t tokens;
+  int experts, k;
+  std::int64_t capacity;
+  bool renormalise;
+  std::int64_t reported;
+  float scale, balance, z;
+};
+inline constexpr int most_experts = 256;
+/// @param scratch [2 N k + 2 E] words: choices, weights, sums of probabilities, offsets
+void route(const Half* logits, int* slots, float* weights, int* counts, float* report, void* scratch, RouterShape shape,
+           cudaStream_t stream);
+void route_backward(const float* dweights, const int* slots, const Half* logits, const int* counts, Half* dlogits,
+                    RouterShape shape, cudaStream_t stream);
+void scatter_rows(const Half* x, const int* slots, Half* rows, std::int64_t tokens, std::int64_t h, int k,
+                  cudaStream_t stream);
+void gather_rows(const Half* rows, const int* slots, Half* y, std::int64_t tokens, std::int64_t h, int k,
+                 cudaStream_t stream);
+
+void accumulate(const Half* part, float* shard, std::int64_t n, cudaStream_t stream);
+void square_sum(const float* x, float* report, std::int64_t n, float scale, cudaStream_t stream);
+
+struct AdamStep {
+  float clip, learning_rate, beta1, beta2, epsilon, decay, correction1, correction2;
+};
+/// @param master null: the weights are their own master, in bf16
+void adamw(float* gradient, float* master, float* first, float* second, Half* weights, const float* report,
+           std::int64_t n, AdamStep step, cudaStream_t stream);
+
+}  // namespace plimsoll::cuda

@@ -1,0 +1,38 @@
+// Matrix products in bf16 with fp32 sums: cuBLASLt, whose algorithm for each shape is chosen by timing the best candidates
+// once, and cuBLAS's grouped products for experts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/cuda/kernels.hpp"
+
+namespace plimsoll::cuda {
+
+/// y[m,n] (+)= op(A)[m,k] op(B)[k,n], row-major.
+struct ProductShape {
+  std::int64_t m, n, k;
+  bool a_transposed, b_transposed, add;
+  auto operator<=>(const ProductShape&) const = default;
+};
+
+class Products {
+ public:
+  Products();
+  ~Products();
+  Products(const Products&) = delete;
+  Products& operator=(const Products&) = delete;
+
+  void run(const ProductShape& shape, const Half* a, const Half* b, Half* y, cudaStream_t stream);
+
+  /// The forms of Routine::grouped_product; rows[e] of expert e, side by side.
+  void run_grouped(int form, std::int64_t n, std::int64_t k, const std::vector<std::int64_t>& rows, const Half* a,
+                   const Half* b, Half* y, bool add, cudaStream_t stream);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace plimsoll::cuda
