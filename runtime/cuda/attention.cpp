@@ -16,7 +16,7 @@ namespace {
 namespace fe = cudnn_frontend;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-void check_graph(const fe::error_t& status) {
+void check_graph(fe::error_t status) {
   if (status.is_bad()) throw MachineError(fmt::format("cuDNN attention: {}", status.get_message()));
 }
 

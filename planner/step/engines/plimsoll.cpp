@@ -267,6 +267,8 @@ class PlimsollJob final : public TorchJob {
   }
 
   void before_forward(bool first_micro_batch) override {
+    // The last reductions are over: what they freed serves this micro-batch, whatever freed memory it has grown together with.
+    trace_.wait_for(Lane::compute, Lane::reduce);
     if (!first_micro_batch) return;
     const Tensor& report = fused_.report;
     trace_.compute(Kernel::pointwise(KernelKind::memset, DType::fp32, report.numel(), report.bytes()),
@@ -351,6 +353,7 @@ class PlimsollJob final : public TorchJob {
     trace_.record(HostCopy{false, true, report.bytes()}, Lane::copy_out, {&report}, {&host_report_}, "step report");
     for (ShardGroup& group : groups_) step_group(group);
     trace_.record(HostSync{Lane::copy_out}, Lane::host, {}, {}, "step report");
+    trace_.wait_for(Lane::compute, Lane::copy_out);  // the next step clears it
   }
   /// Ranks that share the group's parameters, whatever the stage.
   int ranks_of(const ShardGroup& group) const { return mesh_size(*group.parameters.front()); }

@@ -30,7 +30,7 @@ TEST(ModelTotals, EveryPresetIsReproducedToTheDigit) {
     EXPECT_EQ(counts.dense + counts.expert, counts.total) << name;
     exact += row->find("exact")->as_bool() ? 1 : 0;
   }
-  EXPECT_EQ(table->root().find("models")->items().size(), 47U);
+  EXPECT_EQ(table->root().find("models")->items().size(), 49U);
   EXPECT_EQ(exact, 42);
 }
 
