@@ -109,6 +109,11 @@ void ControlRow::slide(int index) {
   Q_EMIT chosen(QString::fromStdString(control_.key), QString::fromStdString(value));
 }
 
+/// Of the list; one beyond its end for a value that is not in it.
+int ControlRow::index_of(const std::string& value) const {
+  return static_cast<int>(std::find(control_.values.begin(), control_.values.end(), value) - control_.values.begin());
+}
+
 int ControlRow::nearest_stop(const std::string& value) const {
   const double number = std::strtod(value.c_str(), nullptr);
   int best = 0;
@@ -119,6 +124,9 @@ int ControlRow::nearest_stop(const std::string& value) const {
 
 void ControlRow::show_state(const ControlState& state, bool know_reasons) {
   const std::vector<std::string> refused = know_reasons ? state.refused : state_.refused;
+  // Most rows stay as they are from answer to answer, and a list's items are dear to touch.
+  const bool same = state.value == state_.value && state.stated == state_.stated && refused == state_.refused;
+  if (same && box_ != nullptr && box_->currentIndex() == index_of(state.value)) return;
   state_ = state;
   state_.refused = refused;
   back_->setVisible(state.stated);
@@ -132,11 +140,11 @@ void ControlRow::show_state(const ControlState& state, bool know_reasons) {
     return;
   }
   const auto& values = control_.values;
-  const auto at = std::find(values.begin(), values.end(), state.value);
   const auto listed = static_cast<int>(values.size());
   while (box_->count() > listed) box_->removeItem(listed);
-  if (at == values.end()) box_->addItem(QString::fromStdString(state.value));
-  box_->setCurrentIndex(static_cast<int>(at - values.begin()));
+  const int index = index_of(state.value);
+  if (index == listed) box_->addItem(QString::fromStdString(state.value));
+  box_->setCurrentIndex(index);
   auto* items = qobject_cast<QStandardItemModel*>(box_->model());
   for (int i = 0; i < listed; ++i) {
     const QString why = reason(i);

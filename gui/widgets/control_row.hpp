@@ -38,6 +38,7 @@ class ControlRow : public QWidget {
   void build_choice();
   void build_number();
   void slide(int index);
+  int index_of(const std::string& value) const;
   int nearest_stop(const std::string& value) const;
   QString reason(int index) const;
 
