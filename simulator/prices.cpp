@@ -73,7 +73,8 @@ double Prices::grouped_seconds(const Kernel& kernel) const {
     return groups *
            product_seconds(as_double(kernel.m) / groups, as_double(kernel.n), as_double(kernel.k), kernel.dtype);
   }
-  return grouped_gemm_seconds(calibration_.grouped_gemm, kernel.batch, as_double(kernel.k), kernel.flops().count, sag_);
+  return grouped_gemm_seconds(calibration_.grouped_gemm, kernel.batch, as_double(kernel.m), as_double(kernel.n),
+                              as_double(kernel.k), sag_);
 }
 
 double Prices::kernel_seconds(const Kernel& kernel) const {
@@ -142,7 +143,8 @@ CollectiveCost Prices::collective(const Collective& collective, int rank) const 
       piece.latency_s *= collective.kind == CollectiveKind::all_to_all ? 1 : 0.5 + 0.5 * longer;
       piece.bytes_per_s /= wider;
     }
-    seconds = collective_seconds(pieces, bytes);
+    // Measured points count where this very size of group was measured.
+    seconds = nearest->ranks == group.size ? collective_seconds(*nearest, bytes) : collective_seconds(pieces, bytes);
     cost.evidence = nearest->ranks == group.size ? nearest->provenance.evidence : Evidence::extrapolated;
   } else {
     // No curve: 85 % of the busiest tier's published bandwidth, and a hop's latency a step.
@@ -167,7 +169,12 @@ CollectiveCost Prices::collective(const Collective& collective, int rank) const 
 }
 
 SimTime Prices::copy(const HostCopy& copy) const {
-  return to_sim(calibration_.copy_fixed_s + as_double(copy.size.count) / calibration_.copy_bytes_per_s);
+  const double bytes = as_double(copy.size.count);
+  for (const CopyPrice& price : calibration_.copy_prices) {
+    if (price.to_device == copy.to_device && price.pinned == copy.pinned && !price.all_ranks)
+      return to_sim(copy_seconds(price, bytes));
+  }
+  return to_sim(calibration_.copy_fixed_s + bytes / calibration_.copy_bytes_per_s);
 }
 
 SimTime Prices::launch(Issuer issuer, KernelKind kind) const {

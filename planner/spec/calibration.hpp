@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/spec/cluster.hpp"
@@ -22,9 +23,22 @@ struct Provenance {
   Evidence evidence = Evidence::assumed;
   int samples = 0;
   double residual = 0;   ///< mean relative error of the fit; 0.1: 10 %
+  double interval = 0;   ///< 95 % of predictions for points that the fit had not seen are this near; 0: not stated
   double range_low = 0;  ///< of the fitted variable (bytes, elements, FLOPs); 0, 0: not stated
   double range_high = 0;
   std::string source;
+};
+
+/// What a rule leaves over, by size: factors on its time at measured places, between which they are interpolated, and towards 1
+/// away from them.  Places are log2 of up to three sizes.
+struct Surface {
+  struct Place {
+    std::array<double, 3> log2_sizes{};
+    double log_factor = 0;
+  };
+  double width = 0.5;   ///< octaves over which a place counts
+  double shrink = 0.3;  ///< weight of "no correction"
+  std::vector<Place> places;
 };
 
 /// t = launch + max(waves (2 tm tn k / (rate efficiency / SMs) + epilogue tm tn) + traffic B, B / memory rate)
@@ -50,6 +64,7 @@ struct GemmPrice {
   /// over flops_per_s, what the SM clock bounds (products, attention, kernels priced by the element) takes 1 + (sag - 1)
   /// (u - sag_from) / (sag_full - sag_from) times as long, at least 1 and at most sag.
   double sag = 1.0, sag_from = 0.33, sag_full = 0.66;
+  Surface surface;  ///< over m, n, k
   Provenance provenance;
 };
 
@@ -60,6 +75,7 @@ struct GroupedGemmPrice {
   double half_length = 90;
   int many_groups = 16;
   double many_factor = 0.93;
+  Surface surface;  ///< over rows of one group, n, k
   Provenance provenance;
 };
 
@@ -69,6 +85,7 @@ struct AttentionPrice {
     int head_dim = 128;
     double flops_per_s = 660e12;
     double half_length = 750;
+    double fixed_s = -1;  ///< < 0: that of all
   };
   double fixed_s = 6e-6;
   std::vector<Rate> forward, backward;
@@ -99,6 +116,8 @@ struct CollectivePrice {
   Tier tier = Tier::nvlink;  ///< farthest tier that the group crosses
   int ranks = 2;
   std::vector<Piece> pieces;
+  std::vector<std::pair<double, double>>
+      points;  ///< measured: bytes, seconds, rising; inside them they count, not the pieces
   Provenance provenance;
 };
 
@@ -124,6 +143,15 @@ struct InterferencePrices {
   Provenance provenance;
 };
 
+/// t = fixed + bytes / bandwidth of one kind of copy.
+struct CopyPrice {
+  bool to_device = true, pinned = true;
+  bool all_ranks = false;  ///< all ranks of the node copy at once
+  double fixed_s = 3e-6, bytes_per_s = 50e9;
+  std::vector<std::pair<double, double>> points;  ///< measured: bytes, seconds, rising; inside them they count
+  Provenance provenance;
+};
+
 struct Calibration {
   std::string name, device, date, versions, source;
   GemmPrice gemm;
@@ -136,6 +164,8 @@ struct Calibration {
   InterferencePrices interference;
   double copy_fixed_s = 3e-6, copy_bytes_per_s = 50e9;  ///< host to device and back, pinned
   Provenance copies;
+  std::vector<CopyPrice> copy_prices;         ///< by direction and memory, where measured
+  std::map<std::string, double> fixed_bytes;  ///< context, communicator, gemm_workspace: of device memory
 };
 
 }  // namespace plimsoll

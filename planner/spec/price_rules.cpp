@@ -2,6 +2,7 @@
 #include "planner/spec/price_rules.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -28,13 +29,39 @@ double gemm_seconds(const GemmPrice& price, int multiprocessors, double m, doubl
   }
   const double busy =
       std::max(best + price.traffic_share * bytes / price.traffic_bytes_per_s, bytes / price.memory_bytes_per_s);
-  return price.launch_s + price.memset_s + busy * sag;
+  const double factor =
+      price.surface.places.empty() || dtype == DType::fp32 ? 1 : surface_factor(price.surface, m, n, k);
+  return price.launch_s + price.memset_s + busy * sag * factor;
 }
 
-double grouped_gemm_seconds(const GroupedGemmPrice& price, std::int64_t groups, double k, double flops, double sag) {
+double surface_factor(const Surface& surface, double a, double b, double c) {
+  const std::array<double, 3> at{std::log2(std::max(1.0, a)), std::log2(std::max(1.0, b)), std::log2(std::max(1.0, c))};
+  const double reach = 3 * surface.width;
+  const double scale = -0.5 / (surface.width * surface.width);
+  double weights = surface.shrink, sum = 0;
+  for (const Surface::Place& place : surface.places) {
+    double squares = 0;
+    bool near = true;
+    for (std::size_t i = 0; i < at.size() && near; ++i) {
+      const double distance = at[i] - place.log2_sizes[i];
+      near = std::abs(distance) <= reach;
+      squares += distance * distance;
+    }
+    if (!near) continue;
+    const double weight = std::exp(scale * squares);
+    weights += weight;
+    sum += weight * place.log_factor;
+  }
+  return weights > 0 ? std::exp(sum / weights) : 1;
+}
+
+double grouped_gemm_seconds(const GroupedGemmPrice& price, std::int64_t groups, double m, double n, double k,
+                            double sag) {
   const double many = groups > price.many_groups ? price.many_factor : 1;
   const double rate = price.flops_per_s * many * k / (k + price.half_length);
-  return price.fixed_s + price.prepare_s + flops / rate * sag;
+  const double rows = m / static_cast<double>(std::max<std::int64_t>(1, groups));
+  const double factor = price.surface.places.empty() ? 1 : surface_factor(price.surface, rows, n, k);
+  return price.fixed_s + price.prepare_s + 2 * m * n * k / rate * sag * factor;
 }
 
 double attention_seconds(const AttentionPrice& price, bool backward, double batch, double length, double head_dim,
@@ -46,7 +73,7 @@ double attention_seconds(const AttentionPrice& price, bool backward, double batc
   });
   const double rate = nearest->flops_per_s * length / (length + nearest->half_length);
   const double extra = backward ? price.backward_s_per_element * batch * length * head_dim : 0;
-  return price.fixed_s + (flops / rate) * sag + extra;
+  return (nearest->fixed_s < 0 ? price.fixed_s : nearest->fixed_s) + (flops / rate) * sag + extra;
 }
 
 double pointwise_seconds(const KernelPrice& price, const CachePrice& cache, double elements, double bytes,
@@ -60,6 +87,35 @@ double collective_seconds(const std::vector<CollectivePrice::Piece>& pieces, dou
   double best = std::numeric_limits<double>::infinity();
   for (const auto& piece : pieces) best = std::min(best, piece.latency_s + bytes / piece.bytes_per_s);
   return best;
+}
+
+namespace {
+
+/// Between two measured points on a straight line of logarithms; beyond them `rule` through the nearest.
+template <class Rule>
+double by_points(const std::vector<std::pair<double, double>>& points, double bytes, Rule rule) {
+  if (points.empty()) return rule(bytes);
+  const auto scaled = [&](const std::pair<double, double>& point) {
+    const double there = rule(point.first);
+    return std::isfinite(there) && there > 0 ? point.second * rule(bytes) / there : point.second;
+  };
+  if (bytes <= points.front().first) return scaled(points.front());
+  if (bytes >= points.back().first) return scaled(points.back());
+  const auto above = std::upper_bound(points.begin(), points.end(), bytes,
+                                      [](double value, const auto& point) { return value < point.first; });
+  const auto& [low, low_s] = *(above - 1);
+  const auto& [high, high_s] = *above;
+  return low_s * std::pow(high_s / low_s, std::log(bytes / low) / std::log(high / low));
+}
+
+}  // namespace
+
+double collective_seconds(const CollectivePrice& price, double bytes) {
+  return by_points(price.points, bytes, [&](double size) { return collective_seconds(price.pieces, size); });
+}
+
+double copy_seconds(const CopyPrice& price, double bytes) {
+  return by_points(price.points, bytes, [&](double size) { return price.fixed_s + size / price.bytes_per_s; });
 }
 
 }  // namespace plimsoll

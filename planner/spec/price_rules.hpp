@@ -19,9 +19,13 @@ namespace plimsoll {
 double gemm_seconds(const GemmPrice& price, int multiprocessors, double m, double n, double k, DType dtype,
                     double sag = 1);
 
+/// The factor of a surface: exp(sum_i w_i f_i / (sum_i w_i + shrink)), w_i = exp(-|log2 sizes - place_i|^2 / (2 width^2)).
+double surface_factor(const Surface& surface, double a, double b, double c);
+
 /// Groups of one contraction length in one launch: t = fixed + prepare + FLOPs / (rate k / (k + half)).
-/// @param flops of all groups
-double grouped_gemm_seconds(const GroupedGemmPrice& price, std::int64_t groups, double k, double flops, double sag = 1);
+/// @param m rows of all groups
+double grouped_gemm_seconds(const GroupedGemmPrice& price, std::int64_t groups, double m, double n, double k,
+                            double sag = 1);
 
 /// t = fixed + FLOPs / (rate s / (s + half)) by the nearest head size; backward also a time per element of q.
 /// @param batch sequences times heads; @param length query length s
@@ -36,5 +40,11 @@ double pointwise_seconds(const KernelPrice& price, const CachePrice& cache, doub
 
 /// A lone collective of full size S: t = min over pieces of latency + S / bandwidth.  Infinity without pieces.
 double collective_seconds(const std::vector<CollectivePrice::Piece>& pieces, double bytes);
+/// The same from measured points: between two of them on a straight line of logarithms; outside, the pieces through the
+/// nearest point.  Without points the pieces alone.
+double collective_seconds(const CollectivePrice& price, double bytes);
+
+/// A copy between host and device: t = fixed + bytes / bandwidth, or between measured points likewise.
+double copy_seconds(const CopyPrice& price, double bytes);
 
 }  // namespace plimsoll

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
+#include <vector>
 
 #include "planner/spec/presets.hpp"
 
@@ -45,6 +47,12 @@ class CalibrationReader {
       seconds(r, "fixed_us", result_.copy_fixed_s, 1e-6);
       rate(r, "bytes_per_s", result_.copy_bytes_per_s);
       result_.copies = provenance(r);
+      copies(r);
+    });
+    section("fixed_bytes", [this](ObjectReader& r) {
+      for (const Node::Member& member : r.node().members()) {
+        if (const auto value = r.number(member.key, 0, highest_rate)) result_.fixed_bytes[member.key] = *value;
+      }
     });
     collectives();
     root_.know({"samples", "comment"});
@@ -75,10 +83,69 @@ class CalibrationReader {
     if (const auto index = r.choice("evidence", evidence_names())) p.evidence = static_cast<Evidence>(*index);
     p.samples = static_cast<int>(r.integer("samples", 0, 1'000'000'000).value_or(0));
     p.residual = r.number("residual", 0, 1e6).value_or(0);
+    p.interval = r.number("interval", 0, 1e6).value_or(0);
     p.range_low = r.number("range_low", 0).value_or(0);
     p.range_high = r.number("range_high", 0).value_or(0);
     p.source = r.string("source").value_or("");
     return p;
+  }
+
+  /// "surface": {"width", "shrink", "places": [[size, size, size, factor], ...]}
+  void surface(ObjectReader& parent, Surface& into) {
+    const Node* node = parent.object("surface");
+    if (!node) return;
+    ObjectReader r(*node, diagnostics_, "calibration");
+    if (const auto value = r.number("width", 0.01, 10)) into.width = *value;
+    if (const auto value = r.number("shrink", 0, 100)) into.shrink = *value;
+    for (const std::vector<double>& row : rows(r, "places", 4)) {
+      into.places.push_back({{std::log2(row[0]), std::log2(row[1]), std::log2(row[2])}, std::log(row[3])});
+    }
+    r.report_unknown();
+  }
+
+  /// Arrays of `length` numbers above zero.
+  static std::vector<std::vector<double>> rows(ObjectReader& r, const char* key, std::size_t length) {
+    std::vector<std::vector<double>> result;
+    const Node* list = r.array(key);
+    if (!list) return result;
+    for (const Node* item : list->items()) {
+      std::vector<double> row;
+      if (item->is_array()) {
+        for (const Node* number : item->items()) {
+          if (number->is_number() && number->as_double() > 0) row.push_back(number->as_double());
+        }
+      }
+      if (row.size() == length) {
+        result.push_back(std::move(row));
+      } else {
+        r.report(Severity::error, key, "type",
+                 fmt::format("{} holds arrays of {} numbers above zero, not {}", key, length, item->source()));
+      }
+    }
+    return result;
+  }
+
+  /// "points": [[bytes, us], ...], rising.
+  static void points(ObjectReader& r, std::vector<std::pair<double, double>>& into) {
+    for (const std::vector<double>& row : rows(r, "points", 2)) {
+      if (!into.empty() && row[0] <= into.back().first)
+        r.report(Severity::error, "points", "monotone", "the points must rise in bytes");
+      into.emplace_back(row[0], row[1] * 1e-6);
+    }
+  }
+
+  void copies(ObjectReader& r) {
+    each(r, "kinds", [this](ObjectReader& entry) {
+      CopyPrice price;
+      price.to_device = entry.choice("direction", {"host_to_device", "device_to_host"}).value_or(0) == 0;
+      price.pinned = entry.choice("memory", {"pinned", "pageable"}).value_or(0) == 0;
+      price.all_ranks = entry.choice("ranks", {"one", "all"}).value_or(0) == 1;
+      seconds(entry, "fixed_us", price.fixed_s, 1e-6);
+      rate(entry, "bytes_per_s", price.bytes_per_s);
+      points(entry, price.points);
+      price.provenance = provenance(entry);
+      result_.copy_prices.push_back(std::move(price));
+    });
   }
 
   void gemm(ObjectReader& r) {
@@ -107,6 +174,7 @@ class CalibrationReader {
     });
     if (g.tiles.empty())
       r.report(Severity::error, "tiles", "missing", "/gemm/tiles needs at least one tile {\"m\", \"n\"}");
+    surface(r, g.surface);
     g.provenance = provenance(r);
   }
 
@@ -118,6 +186,7 @@ class CalibrationReader {
     if (const auto value = r.number("half_length", 0, 1e9)) g.half_length = *value;
     if (const auto value = r.integer("many_groups", 0, 1 << 20)) g.many_groups = static_cast<int>(*value);
     if (const auto value = r.number("many_factor", 0.01, 1)) g.many_factor = *value;
+    surface(r, g.surface);
     g.provenance = provenance(r);
   }
 
@@ -131,6 +200,7 @@ class CalibrationReader {
         one.head_dim = static_cast<int>(entry.required_integer("head_dim", 1, 1 << 16));
         rate(entry, "flops_per_s", one.flops_per_s);
         one.half_length = entry.number("half_length", 0, 1e9).value_or(0);
+        seconds(entry, "fixed_us", one.fixed_s, 1e-6);
         rates->push_back(one);
       });
     }
@@ -205,6 +275,7 @@ class CalibrationReader {
         one.bytes_per_s = piece.number("bytes_per_s", 1, highest_rate).value_or(1);
         price.pieces.push_back(one);
       });
+      points(r, price.points);
       if (price.pieces.empty())
         r.report(Severity::error, "pieces", "missing",
                  "a collective needs at least one piece {\"latency_us\", \"bytes_per_s\"}");

@@ -26,7 +26,7 @@ class SimulateTest : public ::testing::Test {
     calibration_.interference.collective_factor = 1;
     // A collective of S bytes alone takes S microseconds.
     for (const CollectiveKind kind : {CollectiveKind::all_gather, CollectiveKind::all_to_all}) {
-      calibration_.collectives.push_back({kind, Tier::nvlink, 2, {{0, 1e6}}, {}});
+      calibration_.collectives.push_back({kind, Tier::nvlink, 2, {{0, 1e6}}, {}, {}});
     }
     program_.groups = {{"dp", 2, 1}, {"ep", 2, 1}};
     program_.world_size = 2;

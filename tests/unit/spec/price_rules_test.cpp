@@ -1,0 +1,67 @@
+// Do the rules of the prices give what their equations say?
+#include "planner/spec/price_rules.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace plimsoll {
+namespace {
+
+TEST(PriceRules, AProductByHand) {
+  GemmPrice price;
+  price.launch_s = 2e-6;
+  price.flops_per_s = 132e12;  // 1 TFLOP/s a multiprocessor
+  price.epilogue_s_per_element = 0;
+  price.traffic_share = 0;
+  price.memory_bytes_per_s = 1e18;
+  price.tiles = {{128, 128, 1}};
+  // 16 tiles on 132 multiprocessors: one wave of 2 * 128 * 128 * 1000 FLOP at 1 TFLOP/s.
+  EXPECT_NEAR(gemm_seconds(price, 132, 512, 512, 1000, DType::bf16), 2e-6 + 32.768e-6, 1e-12);
+  // 133 tiles take two waves.
+  EXPECT_NEAR(gemm_seconds(price, 132, 133 * 128, 128, 1000, DType::bf16), 2e-6 + 65.536e-6, 1e-12);
+}
+
+TEST(PriceRules, ASurfaceIsExactAtAPlaceWithoutShrinkageAndOneFarAway) {
+  Surface surface;
+  surface.width = 0.5;
+  surface.shrink = 0;
+  surface.places = {{{10, 10, 10}, std::log(1.2)}};
+  EXPECT_DOUBLE_EQ(surface_factor(surface, 1024, 1024, 1024), 1.2);
+  EXPECT_DOUBLE_EQ(surface_factor(surface, 1024, 1024, 8), 1) << "more than three widths away";
+  surface.shrink = 1;  // equal weights: half of the logarithm
+  EXPECT_NEAR(surface_factor(surface, 1024, 1024, 1024), std::sqrt(1.2), 1e-12);
+}
+
+TEST(PriceRules, ACollectiveTakesItsFastestPiece) {
+  const std::vector<CollectivePrice::Piece> pieces{{5e-6, 200e9}, {20e-6, 500e9}};
+  EXPECT_DOUBLE_EQ(collective_seconds(pieces, 0), 5e-6);
+  EXPECT_DOUBLE_EQ(collective_seconds(pieces, 1e9), 20e-6 + 2e-3);
+  EXPECT_EQ(collective_seconds(std::vector<CollectivePrice::Piece>{}, 1), std::numeric_limits<double>::infinity());
+}
+
+TEST(PriceRules, MeasuredPointsCountInsideTheirRange) {
+  CollectivePrice price;
+  price.pieces = {{0, 100e9}};
+  price.points = {{1e6, 20e-6}, {4e6, 80e-6}};
+  EXPECT_DOUBLE_EQ(collective_seconds(price, 1e6), 20e-6);
+  EXPECT_NEAR(collective_seconds(price, 2e6), 40e-6, 1e-12) << "a straight line of logarithms";
+  EXPECT_NEAR(collective_seconds(price, 8e6), 160e-6, 1e-12) << "beyond them the pieces, through the last point";
+  EXPECT_NEAR(collective_seconds(price, 5e5), 10e-6, 1e-12);
+}
+
+TEST(PriceRules, CopiesAndAttention) {
+  CopyPrice copy;
+  copy.fixed_s = 3e-6;
+  copy.bytes_per_s = 50e9;
+  EXPECT_DOUBLE_EQ(copy_seconds(copy, 50e6), 3e-6 + 1e-3);
+  AttentionPrice attention;
+  attention.fixed_s = 6e-6;
+  attention.forward = {{128, 600e12, 1000, -1}, {64, 300e12, 0, 1e-6}};
+  EXPECT_NEAR(attention_seconds(attention, false, 1, 1000, 128, 300e9), 6e-6 + 1e-3, 1e-12);
+  EXPECT_NEAR(attention_seconds(attention, false, 1, 1000, 64, 300e9), 1e-6 + 1e-3, 1e-12) << "its own fixed cost";
+}
+
+}  // namespace
+}  // namespace plimsoll
