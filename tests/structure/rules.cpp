@@ -51,6 +51,7 @@ const std::vector<Arrows>& arrows() {
       {"runtime", lower, true},
       {"runtime/cli", {"planner/account", "planner/step", "planner/spec", "planner/base", "runtime"}},
       {"calibrate", {"planner/step", "planner/spec", "planner/base"}},
+      {"calibrate/cli", {"calibrate", "planner/cli", "planner/step", "planner/spec", "planner/base"}},
       {"gui", joined({"planner/search", "simulator"}, joined(lower, answers()))},
   };
   return table;
@@ -71,7 +72,7 @@ const std::vector<Heavy>& heavy_headers() {
   static const std::vector<Heavy> table = {
       {"nlohmann", std::regex("^nlohmann/"), {"planner/spec", "planner/cli", "simulator", "calibrate", "runtime/cli"}, true},
       {"Boost", std::regex("^boost/"), {"planner/spec/topology.cpp", "planner/step/verify_step.cpp"}},
-      {"Eigen", std::regex("^(unsupported/)?Eigen/"), {"calibrate/fit", "runtime/host"}},
+      {"Eigen", std::regex("^(unsupported/)?Eigen/"), {"calibrate/fit", "calibrate/bench", "runtime/host"}},
       {"CLI11", std::regex("^CLI/"), {"planner/cli", "calibrate/cli", "runtime/cli", "gui"}},
       {"Qt", std::regex("^Q([A-Z]|t)"), {"gui"}},
       {"CUDA",

@@ -1,0 +1,252 @@
+// The grids (calibrate/bench/catalogue.hpp).  Values: 0 what every calibration needs, 1 the grid's body, 2 its edges.
+#include "calibrate/bench/catalogue.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <set>
+
+namespace plimsoll::calibrate {
+namespace {
+
+using Sizes = std::map<std::string, std::int64_t>;
+using Labels = std::map<std::string, std::string>;
+
+class Grid {
+ public:
+  void add(int value, std::string kind, Labels labels, Sizes sizes, bool shared = false) {
+    cases_.push_back({{std::move(kind), std::move(labels), std::move(sizes)}, value, shared});
+  }
+  std::vector<Case> take() { return std::move(cases_); }
+
+ private:
+  std::vector<Case> cases_;
+};
+
+/// Powers of four come first, those between them tell how straight the line is.
+bool on_coarse_grid(std::int64_t power_of_two) {
+  return std::countr_zero(static_cast<std::uint64_t>(power_of_two)) % 2 == 0;
+}
+
+/// Tokens times the widths of common layers; forward reads [m,k] and [n,k], the gradients the same widths turned.
+void products(Grid& grid) {
+  constexpr std::array<std::array<std::int64_t, 2>, 12> widths = {{{4096, 4096},
+                                                                   {11008, 4096},
+                                                                   {4096, 11008},
+                                                                   {2048, 2048},
+                                                                   {8192, 2048},
+                                                                   {1024, 1024},
+                                                                   {512, 2048},
+                                                                   {14336, 4096},
+                                                                   {8192, 8192},
+                                                                   {1024, 4096},
+                                                                   {32000, 4096},
+                                                                   {128256, 2048}}};
+  for (const std::int64_t tokens : {8192, 4096, 2048, 16384, 1024, 512}) {
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      const auto [n, k] = widths[i];
+      const int value = tokens == 8192 || (tokens == 4096 && i < 6) ? 0 : tokens >= 2048 ? 1 : 2;
+      grid.add(value, "gemm", {{"layout", "forward"}, {"dtype", "bf16"}}, {{"m", tokens}, {"n", n}, {"k", k}});
+      if (tokens != 8192 && tokens != 2048 && tokens != 4096) continue;
+      grid.add(value, "gemm", {{"layout", "input_gradient"}, {"dtype", "bf16"}}, {{"m", tokens}, {"n", k}, {"k", n}});
+      grid.add(value, "gemm", {{"layout", "weight_gradient"}, {"dtype", "bf16"}}, {{"m", n}, {"n", k}, {"k", tokens}});
+    }
+  }
+  // Between the powers of two, and other models' widths: how well are unseen shapes predicted?
+  for (const std::int64_t tokens : {3072, 6144, 12288}) {
+    for (const auto& [n, k] : widths) {
+      if (n < 100000)
+        grid.add(2, "gemm", {{"layout", "forward"}, {"dtype", "bf16"}}, {{"m", tokens}, {"n", n}, {"k", k}});
+    }
+  }
+  for (const std::int64_t tokens : {2048, 4096, 8192, 16384}) {
+    for (const auto& [n, k] : std::array<std::array<std::int64_t, 2>, 6>{
+             {{5120, 5120}, {13824, 5120}, {5120, 13824}, {3072, 3072}, {2560, 2048}, {28672, 8192}}}) {
+      grid.add(2, "gemm", {{"layout", "forward"}, {"dtype", "bf16"}}, {{"m", tokens}, {"n", n}, {"k", k}});
+      grid.add(2, "gemm", {{"layout", "weight_gradient"}, {"dtype", "bf16"}}, {{"m", n}, {"n", k}, {"k", tokens}});
+    }
+  }
+  for (const std::int64_t experts : {8, 64})
+    grid.add(1, "gemm", {{"layout", "forward"}, {"dtype", "bf16"}}, {{"m", 8192}, {"n", experts}, {"k", 2048}});
+  grid.add(2, "gemm", {{"layout", "forward"}, {"dtype", "fp32"}}, {{"m", 4096}, {"n", 4096}, {"k", 4096}});
+  grid.add(2, "gemm", {{"layout", "forward"}, {"dtype", "fp32"}}, {{"m", 8192}, {"n", 2048}, {"k", 1024}});
+}
+
+void grouped_products(Grid& grid) {
+  constexpr std::array<std::array<std::int64_t, 2>, 4> widths = {
+      {{3584, 1024}, {1024, 3584}, {768, 2048}, {4096, 4096}}};
+  for (const std::int64_t groups : {4, 8, 16, 32, 64}) {
+    for (const std::int64_t rows : {128, 512, 2048, 4096}) {
+      if (groups * rows > 65536 || groups * rows < 2048) continue;
+      for (std::size_t i = 0; i < widths.size(); ++i) {
+        const auto [n, k] = widths[i];
+        grid.add(groups <= 8 && rows >= 512 && i < 3 ? 0
+                 : rows >= 512                       ? 1
+                                                     : 2,
+                 "gemm_grouped", {{"layout", "forward"}, {"dtype", "bf16"}},
+                 {{"groups", groups}, {"m", groups * rows}, {"n", n}, {"k", k}});
+      }
+    }
+  }
+}
+
+void attention(Grid& grid) {
+  for (const std::int64_t head_dim : {128, 64}) {
+    for (const std::int64_t length : {2048, 4096, 1024, 8192, 512, 16384}) {
+      // Equal work for each length up to the longest; a second batch tells the fixed cost from the rate.
+      const std::int64_t batch = std::max<std::int64_t>(16, 131072 * 2 / length);
+      const int value = length == 2048 || length == 4096 ? 0 : length < 16384 && length > 512 ? 1 : 2;
+      for (const char* direction : {"forward", "backward"}) {
+        grid.add(value, "attention", {{"direction", direction}, {"dtype", "bf16"}, {"library", "cudnn"}},
+                 {{"batch", batch}, {"kv_batch", batch}, {"length", length}, {"head_dim", head_dim}});
+        grid.add(value + 1, "attention", {{"direction", direction}, {"dtype", "bf16"}, {"library", "cudnn"}},
+                 {{"batch", std::max<std::int64_t>(16, batch / 2)},
+                  {"kv_batch", std::max<std::int64_t>(4, batch / 8)},
+                  {"length", length},
+                  {"head_dim", head_dim}});
+      }
+    }
+  }
+}
+
+void kernels(Grid& grid, std::int64_t least, std::int64_t most) {
+  constexpr std::array ops = {"vectorized",
+                              "flat_copy",
+                              "fill",
+                              "silu",
+                              "upcast",
+                              "adamw",
+                              "fused_norm",
+                              "fused_norm_backward",
+                              "fused_rotary",
+                              "fused_swiglu",
+                              "fused_swiglu_backward",
+                              "gather_rows",
+                              "embedding_backward",
+                              "softmax_loss",
+                              "reduce_last",
+                              "reduce_rows",
+                              "strided_copy",
+                              "memset"};
+  for (const char* op : ops) {
+    for (std::int64_t elements = least; elements <= most; elements *= 2) {
+      grid.add(on_coarse_grid(elements / least) ? 0 : 1, "kernel", {{"op", op}, {"dtype", "bf16"}},
+               {{"elements", elements}});
+    }
+  }
+}
+
+void copies(Grid& grid, int world) {
+  for (const char* ranks : {"one", "all"}) {
+    const bool all = ranks[0] == 'a';
+    if (all && world == 1) continue;
+    for (const char* memory : {"pinned", "pageable"}) {
+      for (const char* direction : {"host_to_device", "device_to_host"}) {
+        for (std::int64_t bytes = 1 << 12; bytes <= (1 << 28); bytes *= 2) {
+          if (memory[1] == 'a' && bytes > (std::int64_t{1} << 26)) continue;
+          const bool usual = memory[1] == 'i' && !all;
+          grid.add((usual ? 0 : 1) + (on_coarse_grid(bytes) ? 0 : 1), "copy",
+                   {{"direction", direction}, {"memory", memory}, {"ranks", ranks}}, {{"bytes", bytes}}, all);
+        }
+      }
+    }
+  }
+}
+
+void collectives(Grid& grid, int world, const std::string& tier, std::int64_t least, std::int64_t most) {
+  for (const char* op :
+       {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send_receive", "all_to_all_skewed"}) {
+    const std::string name = op;
+    const bool usual = name != "broadcast" && name != "send_receive" && name != "all_to_all_skewed";
+    for (std::int64_t bytes = least; bytes <= most; bytes *= 2) {
+      for (const char* dtype : {"bf16", "fp32"}) {
+        const bool other = dtype[0] == 'f';
+        if (other && (name != "reduce_scatter" && name != "all_reduce")) continue;
+        if (other && !on_coarse_grid(bytes)) continue;
+        const int value = (usual && !other ? 0 : 1) + (on_coarse_grid(bytes) ? 0 : 1);
+        grid.add(value, "collective", {{"op", op}, {"dtype", dtype}, {"group", "world"}, {"tier", tier}},
+                 {{"bytes", bytes}, {"ranks", world}}, true);
+      }
+    }
+  }
+}
+
+/// What a step really overlaps: products and streaming kernels beside each collective, collectives beside each other,
+/// copies beside both.
+void pairs(Grid& grid, int world) {
+  const auto pair = [&](int value, const char* first, const char* second) {
+    grid.add(value, "pair", {{"first", first}, {"second", second}}, {}, true);
+  };
+  if (world > 1) {
+    for (const char* collective : {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}) {
+      for (const char* compute : {"gemm_8192_4096_4096", "gemm_8192_8192_2048", "gemm_4096_11008_4096"})
+        pair(compute[10] == '4' ? 0 : 1, compute, collective);
+      pair(1, "attention", collective);
+      pair(1, "vectorized", collective);
+      pair(2, "grouped_gemm", collective);
+    }
+    pair(1, "all_gather", "all_to_all");
+    pair(1, "copy", "all_gather");
+    pair(1, "copy", "reduce_scatter");
+  }
+  pair(1, "gemm_8192_4096_4096", "copy");
+  pair(1, "vectorized", "copy");
+}
+
+}  // namespace
+
+std::vector<Case> cuda_grid(int world, const std::string& tier) {
+  Grid grid;
+  for (const char* what : {"context", "communicator", "gemm_workspace"}) {
+    const bool shared = what[2] == 'm';
+    if (!shared || world > 1) grid.add(0, "fixed_bytes", {{"what", what}}, {}, shared);
+  }
+  for (const char* op : {"launch", "launch_latency", "kernel_gap", "timed_empty", "event", "stream_wait", "sync"})
+    grid.add(0, "host", {{"op", op}}, {});
+  products(grid);
+  grouped_products(grid);
+  attention(grid);
+  kernels(grid, std::int64_t{1} << 18, std::int64_t{1} << 28);
+  copies(grid, world);
+  for (const std::int64_t elements : {std::int64_t{1} << 20, std::int64_t{1} << 24, std::int64_t{1} << 26})
+    grid.add(1, "host", {{"op", "cpu_adam"}}, {{"elements", elements}});
+  if (world > 1) collectives(grid, world, tier, 1 << 10, std::int64_t{1} << 30);
+  pairs(grid, world);
+  return grid.take();
+}
+
+std::vector<Case> host_grid(int world) {
+  Grid grid;
+  for (const std::int64_t m : {64, 128, 256}) {
+    for (const std::int64_t n : {64, 192, 384}) {
+      for (const std::int64_t k : {64, 256})
+        grid.add(0, "gemm", {{"layout", "forward"}, {"dtype", "fp32"}}, {{"m", m}, {"n", n}, {"k", k}});
+    }
+  }
+  for (const char* op : {"vectorized", "flat_copy", "fill", "silu", "adamw"}) {
+    for (std::int64_t elements = 1 << 12; elements <= 1 << 20; elements *= 4)
+      grid.add(1, "kernel", {{"op", op}, {"dtype", "fp32"}}, {{"elements", elements}});
+  }
+  for (std::int64_t bytes = 1 << 12; bytes <= 1 << 24; bytes *= 8)
+    grid.add(1, "copy", {{"direction", "host_to_device"}, {"memory", "pinned"}, {"ranks", "one"}}, {{"bytes", bytes}});
+  for (const char* op : {"launch", "sync"}) grid.add(0, "host", {{"op", op}}, {});
+  grid.add(1, "host", {{"op", "cpu_adam"}}, {{"elements", 1 << 18}});
+  // With one process the ranks are threads.
+  const bool processes = world > 1;
+  for (const char* op : {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}) {
+    for (std::int64_t bytes = 1 << 12; bytes <= 1 << 22; bytes *= 8)
+      grid.add(1, "collective", {{"op", op}, {"dtype", "fp32"}, {"group", "world"}, {"tier", "pcie"}},
+               {{"bytes", bytes}, {"ranks", processes ? world : 2}}, processes);
+  }
+  return grid.take();
+}
+
+std::vector<Case> in_order(std::vector<Case> cases) {
+  std::stable_sort(cases.begin(), cases.end(), [](const Case& a, const Case& b) { return a.value < b.value; });
+  std::set<Point> seen;
+  std::erase_if(cases, [&seen](const Case& c) { return !seen.insert(c.point).second; });
+  return cases;
+}
+
+}  // namespace plimsoll::calibrate

@@ -1,0 +1,113 @@
+// Memory, streams, events and timing (calibrate/bench/cuda/device.hpp).
+#include "calibrate/bench/cuda/device.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "calibrate/bench/cuda/kernels.hpp"
+#include "planner/base/machine_error.hpp"
+
+namespace plimsoll::calibrate::cuda {
+namespace {
+
+constexpr std::size_t flush_bytes = std::size_t{256} << 20;  // several times the L2 of any device so far
+
+struct Shared {
+  Stream stream;
+  Buffer flush{flush_bytes};
+};
+std::unique_ptr<Shared>& shared() {
+  static std::unique_ptr<Shared> instance;
+  if (!instance) instance = std::make_unique<Shared>();
+  return instance;
+}
+
+}  // namespace
+
+void check(cudaError_t code, const char* what) {
+  if (code == cudaSuccess) return;
+  const std::string text = fmt::format("{}: {}", what, cudaGetErrorString(code));
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // not sticky: the next point may need less
+    throw Unsupported(text);
+  }
+  throw MachineError(text);
+}
+
+Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
+  if (bytes > 0) check(cudaMalloc(&data_, bytes), "cudaMalloc");
+}
+Buffer::~Buffer() {
+  if (data_) cudaFree(data_);
+}
+Buffer::Buffer(Buffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Buffer random_bf16(std::int64_t elements, unsigned seed, cudaStream_t stream) {
+  Buffer buffer(static_cast<std::size_t>(elements) * 2);
+  fill_random_bf16(buffer.get(), elements, seed, stream);
+  return buffer;
+}
+Buffer random_fp32(std::int64_t elements, unsigned seed, cudaStream_t stream) {
+  Buffer buffer(static_cast<std::size_t>(elements) * 4);
+  fill_random_fp32(buffer.get(), elements, seed, stream);
+  return buffer;
+}
+
+Stream::Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"); }
+Stream::~Stream() {
+  if (stream_) cudaStreamDestroy(stream_);
+}
+void Stream::wait() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+Event::Event() { check(cudaEventCreate(&event_), "cudaEventCreate"); }
+Event::~Event() {
+  if (event_) cudaEventDestroy(event_);
+}
+Event::Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+void Event::record(cudaStream_t stream) const { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
+double Event::since(const Event& begin) const {
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, begin.event_, event_), "cudaEventElapsedTime");
+  return 1e-3 * static_cast<double>(ms);
+}
+
+TimedLaunch::TimedLaunch(Launch launch, bool flush, int calls)
+    : launch_(std::move(launch)), flush_(flush), calls_(calls) {}
+
+std::vector<double> TimedLaunch::run(int count) {
+  const cudaStream_t stream = main_stream().get();
+  std::vector<Event> begin(static_cast<std::size_t>(count));
+  std::vector<Event> end(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < begin.size(); ++i) {
+    // Rest of one and a half times the launch: back to back, products draw so much power that clocks fall by a quarter
+    // (measured on H200), which a step at usual duty does not see.
+    if (rest_s_ > 0) launch_delay(1e6 * rest_s_, stream);
+    if (flush_) flush_cache(stream);
+    begin[i].record(stream);
+    for (int call = 0; call < calls_; ++call) launch_(stream);
+    end[i].record(stream);
+  }
+  main_stream().wait();
+  check(cudaGetLastError(), "a kernel");
+  std::vector<double> times;
+  for (std::size_t i = 0; i < begin.size(); ++i) times.push_back(end[i].since(begin[i]) / calls_);
+  rest_s_ = flush_ ? 1.5 * calls_ * times.back() : 0;
+  return times;
+}
+
+const Stream& main_stream() { return shared()->stream; }
+void flush_cache(cudaStream_t stream) {
+  const Buffer& buffer = shared()->flush;
+  check(cudaMemsetAsync(buffer.get(), 0, buffer.bytes(), stream), "cudaMemset");
+}
+void release_shared() { shared().reset(); }
+
+}  // namespace plimsoll::calibrate::cuda

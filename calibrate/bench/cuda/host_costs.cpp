@@ -1,0 +1,206 @@
+// Copies between host and device, and what the host itself costs: launches, events, waits (calibrate/bench/cuda/points.hpp).
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "calibrate/bench/cuda/kernels.hpp"
+#include "calibrate/bench/cuda/points.hpp"
+
+namespace plimsoll::calibrate::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// Host memory, pinned or not.
+class HostMemory {
+ public:
+  HostMemory(std::size_t bytes, bool pinned) : pinned_(pinned) {
+    if (pinned) {
+      check(cudaMallocHost(&data_, bytes), "cudaMallocHost");
+    } else {
+      pages_.resize(bytes);
+      data_ = pages_.data();
+    }
+    auto* bytes_of = static_cast<unsigned char*>(data_);
+    for (std::size_t i = 0; i < bytes; i += 61) bytes_of[i] = static_cast<unsigned char>(i);  // touches every page
+  }
+  ~HostMemory() {
+    if (pinned_) cudaFreeHost(data_);
+  }
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  void* get() const { return data_; }
+
+ private:
+  bool pinned_;
+  std::vector<unsigned char> pages_;
+  void* data_ = nullptr;
+};
+
+/// Timed by the host's clock, the stream empty before and after each batch.
+class TimedHost : public Work {
+ public:
+  /// @param action what is timed, `calls` times; @param settle what brings the device back to rest, not timed
+  TimedHost(std::function<void()> action, int calls, std::function<void()> settle)
+      : action_(std::move(action)), settle_(std::move(settle)), calls_(calls) {}
+  std::vector<double> run(int count) override {
+    std::vector<double> times;
+    for (int i = 0; i < count; ++i) {
+      settle_();
+      const auto start = Clock::now();
+      for (int call = 0; call < calls_; ++call) action_();
+      times.push_back(since(start) / calls_);
+    }
+    settle_();
+    return times;
+  }
+
+ private:
+  std::function<void()> action_, settle_;
+  int calls_;
+};
+
+/// AdamW over fp32 arrays, all cores, as an offloaded optimizer does it.
+std::unique_ptr<Work> cpu_adam(std::int64_t elements) {
+  const auto n = static_cast<std::size_t>(elements);
+  const auto state = std::make_shared<std::array<std::vector<float>, 4>>();
+  for (auto& part : *state) part.assign(n, 0.01F);
+  return std::make_unique<TimedHost>(
+      [state, n] {
+        const auto slice = [&](std::size_t first, std::size_t last) {
+          auto& [p, g, m, v] = *state;
+          for (std::size_t i = first; i < last; ++i) {
+            m[i] = 0.9F * m[i] + 0.1F * g[i];
+            v[i] = 0.999F * v[i] + 0.001F * g[i] * g[i];
+            p[i] -= 1e-4F * m[i] / (std::sqrt(v[i]) + 1e-8F);
+          }
+        };
+        const std::size_t workers = std::max(1U, std::thread::hardware_concurrency());
+        std::vector<std::jthread> threads;
+        for (std::size_t w = 0; w < workers; ++w) threads.emplace_back(slice, n * w / workers, n * (w + 1) / workers);
+      },
+      1, [] {});
+}
+
+/// From the first of a row of kernels to the last, less nothing: what each costs in a full queue.
+class KernelGap : public Work {
+ public:
+  std::vector<double> run(int count) override {
+    const cudaStream_t stream = main_stream().get();
+    std::vector<double> times;
+    for (int i = 0; i < count; ++i) {
+      const Event begin;
+      const Event end;
+      launch_delay(3000, stream);
+      begin.record(stream);
+      for (int call = 0; call < calls; ++call) launch_empty(stream);
+      end.record(stream);
+      main_stream().wait();
+      times.push_back(end.since(begin) / calls);
+    }
+    return times;
+  }
+
+ private:
+  static constexpr int calls = 200;
+};
+
+}  // namespace
+
+std::unique_ptr<Work> prepare_copy(const Point& point) {
+  const auto bytes = static_cast<std::size_t>(point.size("bytes"));
+  const bool pinned = point.label("memory") == "pinned";
+  const bool to_device = point.label("direction") == "host_to_device";
+  const auto host = std::make_shared<HostMemory>(bytes, pinned);
+  const auto device = std::make_shared<Buffer>(bytes);
+  const auto copy = [=](cudaStream_t stream) {
+    const auto code = to_device ? cudaMemcpyAsync(device->get(), host->get(), bytes, cudaMemcpyHostToDevice, stream)
+                                : cudaMemcpyAsync(host->get(), device->get(), bytes, cudaMemcpyDeviceToHost, stream);
+    check(code, "cudaMemcpy");
+  };
+  if (pinned) return std::make_unique<TimedLaunch>(copy, false, bytes < (1U << 20) ? 16 : bytes < (1U << 26) ? 4 : 1);
+  // A pageable copy holds the host: its own clock tells how long.
+  return std::make_unique<TimedHost>(
+      [copy] {
+        copy(main_stream().get());
+        main_stream().wait();
+      },
+      1, [] {});
+}
+
+std::unique_ptr<Work> prepare_host_cost(const Point& point) {
+  const std::string op = point.label("op");
+  const cudaStream_t stream = main_stream().get();
+  const auto settle = [] { main_stream().wait(); };
+  if (op == "cpu_adam") return cpu_adam(point.size("elements"));
+  if (op == "kernel_gap") return std::make_unique<KernelGap>();
+  // What the two events around a launch add: an empty kernel timed as every kernel is.
+  if (op == "timed_empty") return std::make_unique<TimedLaunch>(launch_empty);
+  // Up to 200 launches wait behind a delay, so that the device never makes the host wait.
+  if (op == "launch") {
+    return std::make_unique<TimedHost>([stream] { launch_empty(stream); }, 200,
+                                       [stream, settle] {
+                                         settle();
+                                         launch_delay(3000, stream);
+                                       });
+  }
+  if (op == "launch_latency" || op == "sync") {
+    // launch_latency: call, kernel, and the host's wait; sync: the wait alone on an idle stream.
+    const bool launch = op == "launch_latency";
+    return std::make_unique<TimedHost>(
+        [stream, launch] {
+          if (launch) launch_empty(stream);
+          main_stream().wait();
+        },
+        1, settle);
+  }
+  if (op == "event" || op == "stream_wait") {
+    const auto event = std::make_shared<Event>();
+    const auto other = std::make_shared<Stream>();
+    const bool wait = op == "stream_wait";
+    return std::make_unique<TimedHost>(
+        [=] {
+          event->record(stream);
+          if (wait) check(cudaStreamWaitEvent(other->get(), event->get(), 0), "cudaStreamWaitEvent");
+        },
+        200, settle);
+  }
+  throw Unsupported(fmt::format("there is no cost {}", op));
+}
+
+double used_bytes() {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return static_cast<double>(total - free);
+}
+
+namespace {
+class FixedBytes : public Work {
+ public:
+  explicit FixedBytes(std::function<std::shared_ptr<void>()> acquire) : acquire_(std::move(acquire)) {}
+  std::vector<double> run(int /*count*/) override {
+    const double before = used_bytes();
+    const auto start = Clock::now();
+    held_ = acquire_();
+    const double seconds = since(start);
+    bytes_ = used_bytes() - before;
+    return {std::max(seconds, 1e-9)};
+  }
+  std::map<std::string, double> figures() const override { return {{"bytes", bytes_}}; }
+  bool once() const override { return true; }
+
+ private:
+  std::function<std::shared_ptr<void>()> acquire_;
+  std::shared_ptr<void> held_;
+  double bytes_ = 0;
+};
+}  // namespace
+
+std::unique_ptr<Work> prepare_fixed_bytes(const std::function<std::shared_ptr<void>()>& acquire) {
+  return std::make_unique<FixedBytes>(acquire);
+}
+
+}  // namespace plimsoll::calibrate::cuda

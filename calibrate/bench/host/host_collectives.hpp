@@ -1,0 +1,27 @@
+// Collectives on the host: between threads of this process over its memory, or between MPI processes.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "calibrate/bench/backend.hpp"
+
+namespace plimsoll::calibrate {
+
+/// All-gather, reduce-scatter, all-reduce and all-to-all of `ranks` threads, full size `bytes`, fp32.
+std::unique_ptr<Work> thread_collective(const Point& point);
+
+class HostCollectives {
+ public:
+  HostCollectives() = default;
+  virtual ~HostCollectives() = default;
+  HostCollectives(const HostCollectives&) = delete;
+  HostCollectives& operator=(const HostCollectives&) = delete;
+  /// A call of the collective by this process.  @throws Unsupported
+  virtual std::function<void()> prepare(const Point& point) = 0;
+};
+
+/// @throws MachineError in a build without MPI
+std::unique_ptr<HostCollectives> make_mpi_collectives();
+
+}  // namespace plimsoll::calibrate

@@ -1,0 +1,211 @@
+// All classes together (calibrate/fit/fit.hpp).
+#include "calibrate/fit/fit.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "planner/spec/price_rules.hpp"
+
+namespace plimsoll::calibrate {
+namespace {
+
+Diagnostic diagnostic(Severity severity, const char* code, const std::string& path, std::string message,
+                      std::string help) {
+  return {severity,           code, {std::make_shared<SourceFile>(SourceFile{path, {}}), 0, 0, 1, {}},
+          std::move(message), {},   std::move(help)};
+}
+
+double d(std::int64_t value) { return static_cast<double>(value); }
+
+/// One device in all files, or an error; several machines of it, a warning.
+Diagnostics check_devices(const std::vector<SampleFile>& files) {
+  Diagnostics diagnostics;
+  std::set<std::string> machines;
+  for (const SampleFile& file : files) {
+    machines.insert(file.header.machine);
+    if (file.header.device != files.front().header.device) {
+      diagnostics.push_back(diagnostic(Severity::error, "fit.device", file.path,
+                                       fmt::format("these are samples of a {}, those of {} of a {}", file.header.device,
+                                                   files.front().path, files.front().header.device),
+                                       "fit one device at a time"));
+    }
+  }
+  if (machines.size() > 1 && diagnostics.empty()) {
+    diagnostics.push_back(diagnostic(
+        Severity::warning, "fit.machines", files.back().path,
+        fmt::format("the files come from {} machines of this kind; they are fitted together", machines.size()),
+        "residuals then hold the differences between them"));
+  }
+  return diagnostics;
+}
+
+std::string source_of(const std::vector<SampleFile>& files) {
+  std::set<std::string> backends;
+  for (const SampleFile& file : files) backends.insert(file.header.backend);
+  return fmt::format("plimsoll-calibrate, {}, {}", fmt::join(backends, " and "), files.front().header.date);
+}
+
+/// A base of another device: nothing in it is known of this one.
+void assume(Calibration& c, const Calibration& base) {
+  const auto mark = [&](Provenance& p) {
+    p = {};
+    p.source = fmt::format("that of {}", base.name);
+  };
+  for (Provenance* p : {&c.gemm.provenance, &c.grouped_gemm.provenance, &c.attention.provenance, &c.host.provenance,
+                        &c.interference.provenance, &c.copies})
+    mark(*p);
+  for (auto& [kind, price] : c.kernels) mark(price.provenance);
+  for (CollectivePrice& price : c.collectives) mark(price.provenance);
+}
+
+}  // namespace
+
+std::vector<SampleFile> without_events(std::vector<SampleFile> files) {
+  for (SampleFile& file : files) {
+    double timed_s = 0, in_a_row_s = 0;
+    for (const Sample& sample : file.samples) {
+      if (sample.point.kind != "host") continue;
+      if (sample.point.label("op") == "timed_empty") timed_s = sample.time_s;
+      if (sample.point.label("op") == "kernel_gap") in_a_row_s = sample.time_s;
+    }
+    const double added_s = timed_s > 0 && in_a_row_s > 0 ? std::max(0.0, timed_s - in_a_row_s) : 0;
+    static const std::set<std::string> kinds{"gemm", "gemm_grouped", "attention", "kernel"};
+    for (Sample& sample : file.samples) {
+      if (added_s <= 0 || sample.source != "bench" || !kinds.contains(sample.point.kind)) continue;
+      for (double* time : {&sample.time_s, &sample.low_s, &sample.high_s})
+        *time = std::max(0.2 * *time, *time - added_s);
+    }
+  }
+  return files;
+}
+
+Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const Calibration& base,
+                                  const std::string& name) {
+  Diagnostics diagnostics = check_devices(measured);
+  if (has_errors(diagnostics)) return diagnostics;
+  const std::vector<SampleFile> files = without_events(measured);
+  std::map<std::string, Samples> classes;
+  std::set<std::string> seen;
+  for (const SampleFile& file : files) {
+    for (const Sample& sample : file.samples) {
+      // The first file's measurement of a point counts: bench before traces.
+      if (seen.insert(key_of(sample.point)).second) classes[sample.point.kind].push_back(&sample);
+    }
+  }
+  if (classes.empty()) {
+    return Diagnostics{diagnostic(Severity::error, "fit.empty", files.front().path, "there are no samples to fit", {})};
+  }
+  FitResult result;
+  Calibration& c = result.calibration;
+  const Header& header = files.front().header;
+  c = base;
+  if (base.device != header.device) assume(c, base);
+  c.name = name;
+  c.device = header.device;
+  c.date = header.date;
+  c.versions = header.versions;
+  const std::string source = source_of(files);
+  c.source = base.name.empty() ? source : fmt::format("{}; what it did not measure: {}", source, base.name);
+  const int multiprocessors = std::max(1, header.multiprocessors);
+  const auto take = [&](std::vector<Entry> entries) {
+    for (Entry& entry : entries) {
+      if (!entry.refused.empty()) {
+        diagnostics.push_back(diagnostic(Severity::warning, "fit.refused", files.front().path,
+                                         fmt::format("{} is not fitted: {}", entry.name, entry.refused),
+                                         "the base's figures stay; measure more points: bench --resume"));
+      }
+      result.entries.push_back(std::move(entry));
+    }
+  };
+  take(fit_gemm(classes["gemm"], multiprocessors, c, source));
+  take(fit_grouped(classes["gemm_grouped"], c, source));
+  take(fit_attention(classes["attention"], c, source));
+  take(fit_kernels(classes["kernel"], c, source));
+  take(fit_copies(classes["copy"], c, source));
+  take(fit_collectives(classes["collective"], c, source));
+  take(fit_host(classes["host"], c, source));
+  take(fit_pairs(classes["pair"], c, source));
+  for (const Sample* sample : classes["fixed_bytes"]) {
+    if (const auto found = sample->figures.find("bytes"); found != sample->figures.end())
+      c.fixed_bytes[sample->point.label("what")] = found->second;
+  }
+  for (const auto& [kind, words] : {std::pair{"gemm", "products"},
+                                    {"gemm_grouped", "grouped products"},
+                                    {"attention", "attention"},
+                                    {"collective", "collectives"},
+                                    {"pair", "interference"},
+                                    {"copy", "copies"}}) {
+    if (classes[kind].empty()) result.kept.emplace_back(words);
+  }
+  return {std::move(result), std::move(diagnostics)};
+}
+
+namespace {
+
+/// What a finished calibration says for a point; NaN where it has no rule.
+double predicted(const Calibration& c, int multiprocessors, const Sample& sample) {
+  const Point& p = sample.point;
+  if (p.kind == "gemm")
+    return gemm_seconds(c.gemm, multiprocessors, d(p.size("m")), d(p.size("n")), d(p.size("k")),
+                        p.label("dtype") == "fp32" ? DType::fp32 : DType::bf16);
+  if (p.kind == "gemm_grouped")
+    return grouped_gemm_seconds(c.grouped_gemm, p.size("groups"), d(p.size("m")), d(p.size("n")), d(p.size("k")));
+  if (p.kind == "attention") {
+    const double seconds = attention_seconds(c.attention, p.label("direction") == "backward", d(p.size("batch")),
+                                             d(p.size("length")), d(p.size("head_dim")), flops_of(p));
+    return std::isfinite(seconds) ? seconds : std::nan("");
+  }
+  if (p.kind == "kernel") {
+    const auto price = c.kernels.find(p.label("op"));
+    if (price == c.kernels.end()) return std::nan("");
+    return pointwise_seconds(price->second, {}, d(p.size("elements")), bytes_of(p), 1);
+  }
+  if (p.kind == "copy") {
+    for (const CopyPrice& copy : c.copy_prices) {
+      if (copy.to_device == (p.label("direction") != "device_to_host") &&
+          copy.pinned == (p.label("memory") != "pageable") && copy.all_ranks == (p.label("ranks") == "all"))
+        return copy_seconds(copy, d(p.size("bytes")));
+    }
+    return p.label("memory") == "pageable" ? std::nan("") : c.copy_fixed_s + d(p.size("bytes")) / c.copy_bytes_per_s;
+  }
+  if (p.kind == "collective") {
+    static constexpr std::array names{"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"};
+    for (const CollectivePrice& price : c.collectives) {
+      if (p.label("op") == names[static_cast<std::size_t>(price.kind)] && price.ranks == p.size("ranks"))
+        return collective_seconds(price, d(p.size("bytes")));
+    }
+  }
+  return std::nan("");
+}
+
+std::string class_of(const Point& p) {
+  if (p.kind == "kernel" || p.kind == "collective") return p.kind + " " + p.label("op");
+  if (p.kind == "attention") return fmt::format("attention {} d {}", p.label("direction"), p.size("head_dim"));
+  if (p.kind == "copy") return fmt::format("copy {} {} {}", p.label("direction"), p.label("memory"), p.label("ranks"));
+  return p.kind;
+}
+
+}  // namespace
+
+std::vector<Entry> compare_with(const Calibration& calibration, int multiprocessors,
+                                const std::vector<Sample>& samples) {
+  std::map<std::string, Entry> entries;
+  for (const Sample& sample : samples) {
+    const double seconds = predicted(calibration, std::max(1, multiprocessors), sample);
+    if (!std::isfinite(seconds)) continue;
+    const std::string name = class_of(sample.point);
+    Entry& entry = entries[name];
+    entry.kind = sample.point.kind;
+    entry.name = name;
+    entry.residuals.push_back({key_of(sample.point), sample.time_s, seconds, seconds});
+  }
+  std::vector<Entry> result;
+  for (auto& [name, entry] : entries) result.push_back(std::move(entry));
+  return result;
+}
+
+}  // namespace plimsoll::calibrate

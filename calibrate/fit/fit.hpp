@@ -1,0 +1,49 @@
+// How do samples become a calibration?  Class by class, each with its own rule (planner/spec/price_rules.hpp); what the samples
+// do not cover keeps the base's entry, and is said.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "calibrate/fit/residuals.hpp"
+#include "calibrate/samples/sample.hpp"
+#include "planner/spec/calibration.hpp"
+
+namespace plimsoll::calibrate {
+
+struct FitResult {
+  Calibration calibration;
+  std::vector<Entry> entries;
+  std::vector<std::string> kept;  ///< sections that come from the base
+};
+
+/// @param files samples of one device (fit.device otherwise, an error); several machines of that device are a warning
+/// @param base what the samples do not cover; its name and provenance stay with those entries
+/// Errors: fit.device, fit.empty; warnings: fit.refused for a class whose points do not determine its rule.
+Result<FitResult> fit_calibration(const std::vector<SampleFile>& files, const Calibration& base,
+                                  const std::string& name);
+
+/// The same samples, kernels without what the events around them add: the time of an empty kernel timed so, less what it takes in
+/// a row of empty kernels.  Files that measured neither stay as they are.
+std::vector<SampleFile> without_events(std::vector<SampleFile> files);
+
+/// Predictions of a finished calibration for samples, class by class: what `report` and `check` show.
+std::vector<Entry> compare_with(const Calibration& calibration, int multiprocessors,
+                                const std::vector<Sample>& samples);
+
+/// FLOPs of a product, grouped product or attention point (causal: half the square; backward 2.5 times forward).
+double flops_of(const Point& point);
+/// Bytes that a kernel point moves: stated with the sample, or by its op and elements.
+double bytes_of(const Point& point);
+
+// One class each; they set their section of `into` and return its entries.
+std::vector<Entry> fit_gemm(const Samples& samples, int multiprocessors, Calibration& into, const std::string& source);
+std::vector<Entry> fit_grouped(const Samples& samples, Calibration& into, const std::string& source);
+std::vector<Entry> fit_attention(const Samples& samples, Calibration& into, const std::string& source);
+std::vector<Entry> fit_kernels(const Samples& samples, Calibration& into, const std::string& source);
+std::vector<Entry> fit_copies(const Samples& samples, Calibration& into, const std::string& source);
+std::vector<Entry> fit_collectives(const Samples& samples, Calibration& into, const std::string& source);
+std::vector<Entry> fit_host(const Samples& samples, Calibration& into, const std::string& source);
+std::vector<Entry> fit_pairs(const Samples& samples, Calibration& into, const std::string& source);
+
+}  // namespace plimsoll::calibrate

@@ -1,0 +1,53 @@
+// How well does a rule describe what was measured?  Each class of samples is fitted on all of its points, and five times on
+// four fifths of them (by a hash of the point, so that runs agree) to predict the fifth that was held out.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "calibrate/samples/sample.hpp"
+#include "planner/spec/calibration.hpp"
+
+namespace plimsoll::calibrate {
+
+using Samples = std::vector<const Sample*>;
+/// Seconds that a fitted rule says for a point; NaN where it cannot.
+using Predict = std::function<double(const Point&)>;
+/// Fits a rule to samples; nothing where they do not suffice.
+using Fitter = std::function<std::optional<Predict>(const Samples&)>;
+
+struct Residual {
+  std::string key;
+  double measured_s = 0, fitted_s = 0, held_out_s = 0;  ///< held out: predicted by a fit that did not see it
+  double fitted() const { return fitted_s / measured_s - 1; }
+  double held_out() const { return held_out_s / measured_s - 1; }
+};
+
+/// One class: "gemm", "collective all_gather x2 nvlink", "kernel adamw".
+struct Entry {
+  std::string kind = {};  ///< gemm, gemm_grouped, attention, kernel, copy, collective, host, pair
+  std::string name = {};
+  std::string refused = {};  ///< why there is no fit; empty: there is one
+  std::string rule = {};     ///< the coefficients in words
+  std::vector<Residual> residuals = {};
+  double range_low = 0, range_high = 0;    ///< of `variable`
+  std::string variable = {};               ///< "bytes", "FLOP", "elements"
+  std::vector<std::string> outliers = {};  ///< "key: +34 %"
+
+  Provenance provenance(const std::string& source) const;
+};
+
+struct Errors {
+  int count = 0;
+  double mean = 0, worst = 0, interval = 0;  ///< of absolute relative errors; interval: 95 % of them are below
+};
+/// @param longer_than_s only points that took at least this long
+Errors errors_of(const std::vector<Residual>& residuals, bool held_out, double longer_than_s = 0);
+
+/// Fits and cross-validates; fills residuals and outliers of `entry`.
+/// @return the rule fitted to all samples
+std::optional<Predict> fit_entry(Entry& entry, const Samples& samples, const Fitter& fitter);
+
+}  // namespace plimsoll::calibrate

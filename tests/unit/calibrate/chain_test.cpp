@@ -1,0 +1,169 @@
+// Does the whole chain run without a GPU: bench, fit, simulate, report; and is nothing lost when bench is killed?
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "calibrate/samples/sample.hpp"
+#include "tests/unit/calibrate/temporary.hpp"
+
+namespace plimsoll::calibrate {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string calibrate = PLIMSOLL_CALIBRATE_BINARY;
+const std::string plimsoll_binary = PLIMSOLL_BINARY;
+/// Short repetitions: these tests are about the chain, not about precise times.
+const std::string quick = " --point 0.002 --narrow 50 ";
+
+TEST(Chain, BenchFitSimulateReport) {
+  const Folder folder;
+  const std::string samples = folder.path("host.jsonl"), fitted = folder.path("host.json"),
+                    plot = folder.path("host.svg");
+  const Ran bench = run(calibrate + " bench --backend host -o " + samples + " --point 0.01 --narrow 10");
+  ASSERT_EQ(bench.code, 0) << bench.output;
+  EXPECT_THAT(bench.output, HasSubstr(" 0 failed, 0 left"));
+  const Ran fit = run(calibrate + " fit " + samples + " -o " + fitted);
+  ASSERT_EQ(fit.code, 0) << fit.output;
+  EXPECT_THAT(fit.output, HasSubstr("memory-bound kernels"));
+  EXPECT_THAT(fit.output, HasSubstr("collectives"));
+  const Ran simulate = run(plimsoll_binary +
+                           " simulate --model llama-3.2-1b --cluster 2xh100 --set zero.stage=1 --set micro_batch=1 "
+                           "--set sequence=1024 --calibration " +
+                           fitted + " --json");
+  ASSERT_EQ(simulate.code, 0) << simulate.output;
+  EXPECT_THAT(simulate.output, HasSubstr("\"step_time_s\""));
+  const Ran report = run(calibrate + " report " + fitted + " " + samples + " --plot " + plot);
+  ASSERT_EQ(report.code, 0) << report.output;
+  EXPECT_THAT(report.output, HasSubstr("kernel vectorized"));
+  EXPECT_THAT(text_of(plot), HasSubstr("<circle"));
+  const Ran check = run(calibrate + " check " + fitted + " --backend host --seconds 2");
+  ASSERT_EQ(check.code, 0) << check.output;
+  EXPECT_THAT(check.output, HasSubstr("drifted most"));
+}
+
+std::vector<std::string> keys_in(const std::string& path) {
+  const auto file = read_samples(path);
+  std::vector<std::string> keys;
+  if (file) {
+    EXPECT_TRUE(file.diagnostics().empty()) << format(file.diagnostics().front());
+    for (const Sample& sample : file->samples) keys.push_back(key_of(sample.point));
+  }
+  return keys;
+}
+
+/// Starts bench and kills it after `ms`; true if it had ended before.
+bool run_and_kill(const std::string& samples, int ms) {
+  const pid_t child = fork();
+  if (child == 0) {
+    freopen("/dev/null", "w", stderr);
+    execl(calibrate.c_str(), calibrate.c_str(), "bench", "--backend", "host", "-o", samples.c_str(), "--resume",
+          "--point", "0.002", "--narrow", "50", nullptr);
+    _exit(127);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+  int status = 0;
+  const bool ended = waitpid(child, &status, WNOHANG) == child;
+  if (!ended) {
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+  }
+  return ended;
+}
+
+TEST(Bench, KilledAtTwentyRandomMomentsAndResumedHoldsTheSameSamples) {
+  const Folder folder;
+  const Ran whole = run(calibrate + " bench --backend host -o " + folder.path("whole.jsonl") + quick);
+  ASSERT_EQ(whole.code, 0) << whole.output;
+  const std::string torn = folder.path("torn.jsonl");
+  std::mt19937 engine(20);
+  std::uniform_int_distribution<int> moment(3, 150);
+  std::size_t before = 0;
+  for (int i = 0; i < 20; ++i) {
+    run_and_kill(torn, moment(engine));
+    if (!std::filesystem::exists(torn)) continue;  // killed before it began
+    const auto file = read_samples(torn);
+    const std::size_t now = file ? file->samples.size() : 0;
+    EXPECT_GE(now, before) << "a kill may lose the sample under way, never an earlier one";
+    before = now;
+  }
+  const Ran last = run(calibrate + " bench --backend host -o " + torn + " --resume" + quick);
+  ASSERT_EQ(last.code, 0) << last.output;
+  EXPECT_EQ(keys_in(torn), keys_in(folder.path("whole.jsonl")));
+}
+
+TEST(Bench, ABudgetLeavesTheRestAndSaysHowToGoOn) {
+  const Folder folder;
+  const Ran bench = run(calibrate + " bench --backend host -o " + folder.path("a.jsonl") + " --budget 0.05s" + quick);
+  ASSERT_EQ(bench.code, 0) << bench.output;
+  EXPECT_THAT(bench.output, HasSubstr("--resume goes on"));
+}
+
+TEST(Bench, GoogleBenchmarksFilterAndJsonWork) {
+  const Folder folder;
+  const std::string json = folder.path("b.json");
+  const Ran bench = run(calibrate + " bench --backend host -o " + folder.path("a.jsonl") + quick +
+                        "--benchmark_filter=op=all_gather --benchmark_out_format=json --benchmark_out=" + json);
+  ASSERT_EQ(bench.code, 0) << bench.output;
+  EXPECT_THAT(bench.output, HasSubstr("4 points measured"));
+  const Ran import = run(calibrate + " import " + json + " --device host -o " + folder.path("c.jsonl"));
+  ASSERT_EQ(import.code, 0) << import.output;
+  EXPECT_EQ(keys_in(folder.path("c.jsonl")), keys_in(folder.path("a.jsonl")));
+}
+
+TEST(Bench, TheShapesOfAModelComeFirst) {
+  const Ran list = run(
+      calibrate +
+      " bench --list --model llama-3.2-1b --cluster 1xh200 --set engine=ddp --set micro_batch=2 --set sequence=2048");
+  ASSERT_EQ(list.code, 0) << list.output;
+  // The MLP of Llama-3.2-1B: 4096 tokens, 2048 -> 8192.
+  EXPECT_LT(list.output.find("gemm/dtype=bf16/layout=forward/k=2048/m=4096/n=8192"), list.output.find("kernel/"));
+  EXPECT_THAT(list.output, HasSubstr("layout=weight_gradient/k=4096/"));
+}
+
+TEST(Bench, WithoutADeviceCudaSaysSoAndExitsWith3) {
+  const Folder folder;
+  // An empty list hides every device, so that the answer is the same on a machine that has one.
+  const Ran bench = run("CUDA_VISIBLE_DEVICES= " + calibrate + " bench -o " + folder.path("a.jsonl"));
+  EXPECT_EQ(bench.code, 3);
+  EXPECT_THAT(bench.output, HasSubstr("--backend host measures this machine's cores"));
+}
+
+TEST(Bench, ANeighbourThatDiesEndsTheOthersByName) {
+  const Folder folder;
+  const std::string port = std::to_string(21000 + getpid() % 9000);
+  const std::string rank = " WORLD_SIZE=2 PLIMSOLL_PORT=" + port + " " + calibrate +
+                           " bench --backend host --timeout 30s --point 0.5 --narrow 0.01 -o " + folder.path("a.jsonl");
+  const Ran both =
+      run("sh -c 'RANK=1" + rank + " & child=$!; RANK=0" + rank + " & first=$!; until [ -s " + folder.path("a.jsonl") +
+          " ]; do sleep 0.1; done; sleep 0.5; kill -9 $child; wait $first; echo code $?'");
+  EXPECT_THAT(both.output, HasSubstr("rank 1 ended"));
+  EXPECT_THAT(both.output, HasSubstr("code 3"));
+}
+
+TEST(Probe, WritesAClusterThatTheCommandsTake) {
+  const Folder folder;
+  const Ran probe = run("CUDA_VISIBLE_DEVICES= " + calibrate + " probe -o " + folder.path("cluster.json"));
+  ASSERT_EQ(probe.code, 0) << probe.output;
+  const Ran check = run(plimsoll_binary + " check --model llama-3.2-1b --cluster " + folder.path("cluster.json"));
+  EXPECT_EQ(check.code, 0) << check.output << text_of(folder.path("cluster.json"));
+}
+
+TEST(Program, StartsFromPlimsollAndAnswersUsage) {
+  EXPECT_EQ(run(plimsoll_binary + " calibrate --help").code, 0);
+  EXPECT_EQ(run(calibrate + " bench --no-such-option").code, 2);
+  EXPECT_EQ(run(calibrate + " bench --budget soon").code, 2);
+  const Ran slip = run(calibrate + " bensh");
+  EXPECT_EQ(slip.code, 2);
+  EXPECT_THAT(slip.output, HasSubstr("did you mean bench?"));
+  const Ran missing = run(calibrate + " fit /no/such/file -o x.json");
+  EXPECT_EQ(missing.code, 3);
+}
+
+}  // namespace
+}  // namespace plimsoll::calibrate

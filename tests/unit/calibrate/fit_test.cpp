@@ -1,0 +1,215 @@
+// Are known rules found again from samples that they made, are errors honest, and is what stands out named?
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <random>
+
+#include "calibrate/bench/measure.hpp"
+#include "calibrate/fit/fit.hpp"
+#include "calibrate/fit/least_squares.hpp"
+#include "planner/spec/price_rules.hpp"
+#include "planner/spec/read_calibration.hpp"
+#include "planner/spec/write_calibration.hpp"
+
+namespace plimsoll::calibrate {
+namespace {
+
+Sample timed(Point point, double time_s) {
+  Sample s;
+  s.point = std::move(point);
+  s.time_s = s.low_s = s.high_s = time_s;
+  return s;
+}
+
+SampleFile file_of(std::vector<Sample> samples) {
+  SampleFile file;
+  file.path = "test.jsonl";
+  file.header.device = "h200";
+  file.header.machine = "m";
+  file.header.multiprocessors = 132;
+  file.samples = std::move(samples);
+  return file;
+}
+
+Calibration base() {
+  Calibration c;
+  c.name = "base";
+  c.gemm.tiles = {{256, 128, 1}, {128, 128, 0.92}, {64, 64, 0.67}};
+  return c;
+}
+
+const Entry& entry(const FitResult& result, const std::string& name) {
+  const auto found =
+      std::find_if(result.entries.begin(), result.entries.end(), [&](const Entry& e) { return e.name == name; });
+  EXPECT_NE(found, result.entries.end()) << name;
+  return *found;
+}
+
+TEST(LeastSquares, FindsPositiveCoefficientsExactly) {
+  std::vector<std::vector<double>> rows;
+  std::vector<double> times;
+  for (const double bytes : {1e3, 1e5, 1e7, 1e9}) {
+    rows.push_back({1, bytes});
+    times.push_back(5e-6 + bytes / 4e12);
+  }
+  const LinearFit fit = fit_nonnegative(rows, times);
+  ASSERT_EQ(fit.coefficients.size(), 2U);
+  EXPECT_NEAR(fit.coefficients[0], 5e-6, 1e-12);
+  EXPECT_NEAR(1 / fit.coefficients[1], 4e12, 1e6);
+}
+
+TEST(LeastSquares, NeverGivesANegativeLatency) {
+  // Faster than proportional at small sizes: a free line would cut the axis below zero.
+  const LinearFit fit = fit_nonnegative({{1, 1e6}, {1, 2e6}, {1, 4e6}}, {0.8e-6, 2e-6, 4.4e-6});
+  ASSERT_EQ(fit.coefficients.size(), 2U);
+  EXPECT_EQ(fit.coefficients[0], 0);
+  EXPECT_GT(fit.coefficients[1], 0);
+}
+
+TEST(LeastSquares, DoesNotInventWhatNothingDetermines) {
+  EXPECT_TRUE(fit_nonnegative({}, {}).coefficients.empty());
+  EXPECT_TRUE(fit_nonnegative({{0, 0}}, {1}).coefficients.empty());
+}
+
+TEST(Fit, CollectivesInPiecesAndByTheirPoints) {
+  std::vector<Sample> samples;
+  for (std::int64_t bytes = 1 << 10; bytes <= 1 << 30; bytes *= 2) {
+    const double s = static_cast<double>(bytes);
+    samples.push_back(timed(
+        {"collective", {{"op", "all_gather"}, {"dtype", "bf16"}, {"tier", "nvlink"}}, {{"bytes", bytes}, {"ranks", 2}}},
+        std::min(4.8e-6 + s / 200e9, 20e-6 + s / 525e9)));
+  }
+  const auto result = fit_calibration({file_of(samples)}, base(), "test");
+  ASSERT_TRUE(result);
+  ASSERT_EQ(result->calibration.collectives.size(), 1U);
+  const CollectivePrice& price = result->calibration.collectives.front();
+  EXPECT_NEAR(price.pieces.back().bytes_per_s, 525e9, 5e9);
+  EXPECT_EQ(price.points.size(), samples.size());
+  EXPECT_EQ(price.provenance.samples, static_cast<int>(samples.size()));
+  EXPECT_EQ(price.provenance.range_high, 1 << 30);
+  const Errors errors = errors_of(entry(*result, "all_gather x2 nvlink").residuals, true);
+  // Between measured points a straight line of logarithms misses the bend by a few percent.
+  EXPECT_LT(errors.mean, 0.04);
+}
+
+TEST(Fit, AnOutlierIsNamed) {
+  std::vector<Sample> samples;
+  for (std::int64_t n = 1 << 18; n <= 1 << 28; n *= 2)
+    samples.push_back(timed({"kernel", {{"op", "vectorized"}, {"dtype", "bf16"}}, {{"elements", n}}},
+                            2e-6 + 6 * static_cast<double>(n) / 4e12));
+  samples[5].time_s *= 1.8;
+  const auto result = fit_calibration({file_of(samples)}, base(), "test");
+  ASSERT_TRUE(result);
+  const auto& outliers = entry(*result, "kernel vectorized").outliers;
+  ASSERT_EQ(outliers.size(), 1U);
+  EXPECT_THAT(outliers.front(), testing::HasSubstr("elements=8388608"));
+}
+
+TEST(Fit, TooFewPointsAreRefusedAndTheBaseStays) {
+  Calibration with = base();
+  with.kernels["silu"].bytes_per_s = 3e12;
+  const auto result =
+      fit_calibration({file_of({timed({"kernel", {{"op", "silu"}}, {{"elements", 1 << 20}}}, 1e-6)})}, with, "test");
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->calibration.kernels.at("silu").bytes_per_s, 3e12);
+  ASSERT_EQ(result.diagnostics().size(), 1U);
+  EXPECT_EQ(result.diagnostics().front().code, "fit.refused");
+}
+
+TEST(Fit, TwoDevicesAreNoCalibration) {
+  SampleFile other = file_of({timed({"copy", {}, {{"bytes", 4}}}, 1e-6)});
+  other.header.device = "h100";
+  const auto result = fit_calibration({file_of({timed({"copy", {}, {{"bytes", 8}}}, 1e-6)}), other}, base(), "test");
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.diagnostics().front().code, "fit.device");
+}
+
+/// Products as a device with a known rule would time them, with a bump that the rule does not have.
+std::vector<Sample> products(int per_size) {
+  GemmPrice truth = base().gemm;
+  truth.launch_s = 3e-6;
+  truth.flops_per_s = 700e12;
+  truth.epilogue_s_per_element = 3e-11;
+  std::vector<Sample> samples;
+  std::minstd_rand engine(3);
+  std::uniform_real_distribution<double> log_size(9, 14);
+  for (int i = 0; i < per_size; ++i) {
+    const auto size = [&] { return static_cast<std::int64_t>(std::exp2(log_size(engine))) / 64 * 64; };
+    const std::int64_t m = size(), n = size(), k = size();
+    const double bump = 1 + 0.1 * std::sin(std::log2(static_cast<double>(k)));
+    samples.push_back(timed({"gemm", {{"layout", "forward"}, {"dtype", "bf16"}}, {{"m", m}, {"n", n}, {"k", k}}},
+                            truth.launch_s + (gemm_seconds(truth, 132, static_cast<double>(m), static_cast<double>(n),
+                                                           static_cast<double>(k), DType::bf16) -
+                                              truth.launch_s) *
+                                                 bump));
+  }
+  return samples;
+}
+
+TEST(Fit, ProductsHeldOutArePredicted) {
+  const auto result = fit_calibration({file_of(products(300))}, base(), "test");
+  ASSERT_TRUE(result);
+  const Errors errors = errors_of(entry(*result, "gemm").residuals, true, 100e-6);
+  // The bump alone is 10 % either way; the surface must have learned most of it.
+  EXPECT_LT(errors.mean, 0.04);
+  EXPECT_GT(errors.count, 100);
+  EXPECT_FALSE(result->calibration.gemm.surface.places.empty());
+}
+
+TEST(Fit, ACalibrationSurvivesItsFile) {
+  auto samples = products(60);
+  for (std::int64_t bytes = 1 << 12; bytes <= 1 << 28; bytes *= 4) {
+    samples.push_back(
+        timed({"copy", {{"direction", "host_to_device"}, {"memory", "pinned"}, {"ranks", "one"}}, {{"bytes", bytes}}},
+              3e-6 + static_cast<double>(bytes) / 50e9));
+    samples.push_back(
+        timed({"collective", {{"op", "all_reduce"}, {"tier", "nvlink"}}, {{"bytes", bytes}, {"ranks", 2}}},
+              9e-6 + static_cast<double>(bytes) / 300e9));
+  }
+  const auto result = fit_calibration({file_of(samples)}, base(), "test");
+  ASSERT_TRUE(result);
+  const std::string text = calibration_text(result->calibration);
+  const auto document = parse_document(std::make_shared<SourceFile>(SourceFile{"c.json", text}));
+  ASSERT_TRUE(document);
+  const auto again = read_calibration(*document, "again");
+  ASSERT_TRUE(again) << format(again.diagnostics().front());
+  EXPECT_EQ(calibration_text(*again), text);
+  EXPECT_EQ(again->gemm.surface.places.size(), result->calibration.gemm.surface.places.size());
+}
+
+TEST(Fit, AHundredThousandSamplesTakeSeconds) {
+  std::vector<Sample> samples;
+  std::minstd_rand engine(5);
+  std::uniform_real_distribution<double> noise(0.98, 1.02);
+  for (int i = 0; i < 100000; ++i) {
+    const std::int64_t bytes = 1024 + 37 * static_cast<std::int64_t>(i);
+    samples.push_back(timed({"collective",
+                             {{"op", i % 2 == 0 ? "all_gather" : "all_reduce"}, {"tier", "nvlink"}},
+                             {{"bytes", bytes}, {"ranks", 2 << i % 5}}},
+                            (5e-6 + static_cast<double>(bytes) / 400e9) * noise(engine)));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const auto result = fit_calibration({file_of(std::move(samples))}, base(), "test");
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ASSERT_TRUE(result);
+  // 1 s on an idle core; the bound leaves room for sanitizers and busy machines.
+  EXPECT_LT(seconds, 30);
+}
+
+TEST(MedianInterval, HoldsTheMedianAndNarrowsWithRepetition) {
+  std::vector<double> values;
+  for (int i = 0; i < 100; ++i) values.push_back(1 + 0.001 * i);
+  const MedianInterval many = median_interval(values);
+  EXPECT_NEAR(many.median, 1.0495, 1e-9);
+  // 50 +- ceil(0.98 * 10): the 40th and 60th value.
+  EXPECT_DOUBLE_EQ(many.low, 1.040);
+  EXPECT_DOUBLE_EQ(many.high, 1.060);
+  const MedianInterval few = median_interval({3, 1, 2});
+  EXPECT_EQ(few.low, 1);
+  EXPECT_EQ(few.high, 3);
+}
+
+}  // namespace
+}  // namespace plimsoll::calibrate

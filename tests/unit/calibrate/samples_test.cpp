@@ -1,0 +1,118 @@
+// Are samples kept whole, and is every damaged line named?
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "calibrate/samples/sample_log.hpp"
+#include "tests/unit/calibrate/temporary.hpp"
+
+namespace plimsoll::calibrate {
+namespace {
+
+Header header_of(const std::string& machine) {
+  Header h;
+  h.device = "h200";
+  h.machine = machine;
+  h.backend = "cuda";
+  h.multiprocessors = 132;
+  return h;
+}
+
+Sample sample_of(std::int64_t bytes, double time_s = 1e-4) {
+  Sample s;
+  s.point = {"copy", {{"direction", "host_to_device"}}, {{"bytes", bytes}}};
+  s.time_s = time_s;
+  s.low_s = 0.9 * time_s;
+  s.high_s = 1.1 * time_s;
+  s.repetitions = 9;
+  s.figures["clock_mhz"] = 1980;
+  s.note = "clocks held down by power cap";
+  return s;
+}
+
+std::vector<std::string> codes(const Diagnostics& diagnostics) {
+  std::vector<std::string> result;
+  for (const Diagnostic& d : diagnostics) result.push_back(d.code + ":" + std::to_string(d.place.line));
+  return result;
+}
+
+TEST(Samples, SurviveTheFileUnchanged) {
+  const Folder folder;
+  const Sample written = sample_of(4096);
+  const auto read = read_samples(folder.write("a.jsonl", line_of(header_of("m")) + line_of(written)));
+  ASSERT_TRUE(read);
+  ASSERT_EQ(read->samples.size(), 1U);
+  const Sample& s = read->samples.front();
+  EXPECT_EQ(s.point, written.point);
+  EXPECT_EQ(s.time_s, written.time_s);
+  EXPECT_EQ(s.low_s, written.low_s);
+  EXPECT_EQ(s.high_s, written.high_s);
+  EXPECT_EQ(s.figures, written.figures);
+  EXPECT_EQ(s.note, written.note);
+  EXPECT_EQ(read->header.multiprocessors, 132);
+  EXPECT_TRUE(read.diagnostics().empty());
+}
+
+TEST(Samples, EachDamagedLineIsNamedAndTheRestUsed) {
+  const Folder folder;
+  const std::string text = line_of(header_of("m")) + line_of(sample_of(1)) + "not json\n" + line_of(sample_of(2, -1)) +
+                           R"({"kind":"copy","sizes":{"bytes":3},"time_s":NaN})"
+                           "\n" +
+                           R"({"kind":"copy","sizes":{"bytes":-3},"time_s":1})"
+                           "\n" +
+                           R"({"sizes":{"bytes":3},"time_s":1})"
+                           "\n" +
+                           line_of(sample_of(1)) + line_of(sample_of(4)) + R"({"kind":"copy","sizes":{"by)";
+  const auto read = read_samples(folder.write("a.jsonl", text));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->samples.size(), 2U);
+  EXPECT_THAT(codes(read.diagnostics()),
+              testing::ElementsAre("samples.line:3", "samples.time:4", "samples.line:5", "samples.size:6",
+                                   "samples.kind:7", "samples.repeated:8", "samples.line:10"));
+}
+
+TEST(Samples, OfAnotherMachineAreLeftOut) {
+  const Folder folder;
+  const auto read = read_samples(folder.write("a.jsonl", line_of(header_of("m")) + line_of(sample_of(1)) +
+                                                             line_of(header_of("other")) + line_of(sample_of(2))));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->samples.size(), 1U);
+  EXPECT_THAT(codes(read.diagnostics()), testing::ElementsAre("samples.machine:3"));
+}
+
+TEST(Samples, AFileWithoutHeaderIsRefused) {
+  const Folder folder;
+  const auto read = read_samples(folder.write("a.jsonl", "{\"traceEvents\": []}\n"));
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.diagnostics().back().code, "samples.header");
+}
+
+TEST(SampleLog, ResumeKeepsWholeLinesAndCutsATornOne) {
+  const Folder folder;
+  const std::string path =
+      folder.write("a.jsonl", line_of(header_of("m")) + line_of(sample_of(1)) + R"({"kind":"copy","sizes":{"by)");
+  {
+    auto log = SampleLog::open(path, header_of("m"), true);
+    ASSERT_TRUE(log);
+    EXPECT_EQ(log->resumed(), 1U);
+    EXPECT_TRUE(log->has(sample_of(1).point));
+    EXPECT_FALSE(log->has(sample_of(2).point));
+    log->append(sample_of(2));
+  }
+  const auto read = read_samples(path);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->samples.size(), 2U);
+  EXPECT_TRUE(read.diagnostics().empty()) << "no line may be left damaged";
+}
+
+TEST(SampleLog, RefusesToMixMachines) {
+  const Folder folder;
+  const std::string path = folder.write("a.jsonl", line_of(header_of("m")) + line_of(sample_of(1)));
+  const std::string before = text_of(path);
+  const auto log = SampleLog::open(path, header_of("other"), true);
+  ASSERT_FALSE(log);
+  EXPECT_EQ(log.diagnostics().back().code, "samples.machine");
+  EXPECT_EQ(text_of(path), before) << "a refused file stays as it was";
+}
+
+}  // namespace
+}  // namespace plimsoll::calibrate
