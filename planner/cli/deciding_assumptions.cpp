@@ -28,8 +28,10 @@ ClusterSpec with_links(ClusterSpec cluster, double factor) {
 }
 
 Calibration with_links(Calibration calibration, double factor) {
-  for (CollectivePrice& price : calibration.collectives)
+  for (CollectivePrice& price : calibration.collectives) {
     for (CollectivePrice::Piece& piece : price.pieces) piece.bytes_per_s *= factor;
+    for (auto& [bytes, seconds] : price.points) seconds /= factor;
+  }
   return calibration;
 }
 
