@@ -250,7 +250,9 @@ std::function<int()> declare_compare(CLI::App& app) {
   app.add_option("--kineto", options->kineto,
                  "a trace of torch.profiler of one steady step (Chrome JSON, CUDA activities), also compressed")
       ->excludes(trace);
-  app.add_option("--run-log", options->run_log, "a log of a run: not read yet");
+  app.add_option("--run-log", options->run_log,
+                 "what plimsoll-run --log wrote: memory, volumes and step time beside it")
+      ->excludes(trace);
   app.add_option("--threshold", options->threshold, "smaller allocations are left out")
       ->type_name("SIZE")
       ->capture_default_str();

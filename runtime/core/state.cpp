@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
+#include <thread>
 
 #include "planner/base/check.hpp"
 #include "runtime/core/number.hpp"
@@ -29,10 +30,24 @@ std::int64_t first_of(const FlatGroup& group, BufferId buffer) {
   return buffer == group.weights ? group.shard_first - group.weights_first : 0;
 }
 
+/// Billions of values take minutes on one core: ranges of [begin, end), each by a thread; few values by this one.
+void in_parallel(std::int64_t begin, std::int64_t end, const std::function<void(std::int64_t, std::int64_t)>& work) {
+  constexpr std::int64_t worth_a_thread = 1 << 20;
+  const std::int64_t threads =
+      std::min<std::int64_t>(std::max(1U, std::thread::hardware_concurrency() / 2), (end - begin) / worth_a_thread);
+  if (threads <= 1) return work(begin, end);
+  std::vector<std::thread> running;
+  for (std::int64_t i = 0; i < threads; ++i)
+    running.emplace_back(work, begin + (end - begin) * i / threads, begin + (end - begin) * (i + 1) / threads);
+  for (std::thread& thread : running) thread.join();
+}
+
 void write_numbers(Execution& execution, const Operand& to, std::span<const float> values) {
   std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_of(to.dtype)));
-  for (std::size_t i = 0; i < values.size(); ++i)
-    set_number(bytes.data(), to.dtype, static_cast<std::int64_t>(i), static_cast<double>(values[i]));
+  in_parallel(0, static_cast<std::int64_t>(values.size()), [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i)
+      set_number(bytes.data(), to.dtype, i, static_cast<double>(values[static_cast<std::size_t>(i)]));
+  });
   execution.backend().write(to, bytes);
 }
 
@@ -96,8 +111,10 @@ void set_weights(Execution& execution, const std::function<float(const Parameter
       const ParameterSlot& slot = rank.slots[group.first_slot + i];
       const std::int64_t begin = std::max(slot.offset, group.weights_first);
       const std::int64_t end = std::min(slot.offset + slot.numel, group.weights_first + group.weights_numel);
-      for (std::int64_t at = begin; at < end; ++at)
-        flat[static_cast<std::size_t>(at - group.weights_first)] = value(slot, slot.first + at - slot.offset);
+      in_parallel(begin, end, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t at = first; at < last; ++at)
+          flat[static_cast<std::size_t>(at - group.weights_first)] = value(slot, slot.first + at - slot.offset);
+      });
     }
     write_numbers(execution, execution.operand(group.weights), flat);
     const auto shard = std::span(flat).subspan(static_cast<std::size_t>(group.shard_first - group.weights_first),
