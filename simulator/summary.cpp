@@ -2,7 +2,8 @@
 //
 // Exposed time: where the compute lane stands still before an op, the gap is divided along the chain of what that op waited
 // for.  While the gather that it waited for ran, the gap is the gather's; before the gather ran, it belongs to what the gather
-// waited for, and so on back to the gap's begin.
+// waited for, and so on back to the gap's begin.  What is left where the chain leads to a rank that still computes, whose
+// peers wait for it at a collective, is the bubble.
 //
 // What bounds the step: every moment of the critical path is an op that runs, or a host that has not yet issued the next one.
 // The kind that makes up most of it bounds the step.
@@ -26,11 +27,12 @@ enum class Share : std::uint8_t {
   broadcast,
   host,
   offload,
+  bubble,
   compute
 };
-constexpr std::size_t share_count = 8;
-constexpr std::array<const char*, share_count> share_names{"all_gather", "reduce_scatter", "all_reduce", "all_to_all",
-                                                           "broadcast",  "host",           "offload",    "compute"};
+constexpr std::size_t share_count = 9;
+constexpr std::array<const char*, share_count> share_names{
+    "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "host", "offload", "bubble", "compute"};
 
 Share share_of(const RankProgram& program, const TimedOp& op) {
   const Action& action = program.ops[op.op].action;
@@ -94,19 +96,22 @@ class Summary {
     constexpr int most_hops = 16;  // a gap is the work of a few ops; chains of small copies end here
     SimTime end = op.start;        // [before, end) is still to be told
     const TimedOp* at = &op;
+    bool at_peer = false;  // the chain has come to another rank
     for (int hop = 0; hop < most_hops && end > before; ++hop) {
       if (at->cause == Cause::host || at->cause == Cause::peer_host) {
         exposed[static_cast<std::size_t>(Share::host)] += end - before;
         return;
       }
-      if (at->waited_for == none) return;
+      if (at->waited_for == none) break;
       at = &timeline_.ops[at->waited_for];
+      at_peer = at_peer || at->class_index != op.class_index;
       const Share share = share_of(program_of(*at), *at);
       if (share == Share::compute) continue;
       const SimTime from = std::clamp(at->start, before, end);
       exposed[static_cast<std::size_t>(share)] += end - from;
       end = from;
     }
+    if (at_peer && end > before) exposed[static_cast<std::size_t>(Share::bubble)] += end - before;
   }
 
   void measure_lanes() {

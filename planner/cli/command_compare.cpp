@@ -130,19 +130,13 @@ int compare_records(const CompareOptions& options, Bytes threshold) {
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
   const auto record = load_record(options);
+  if (!record) return refuse(record.diagnostics(), options.inputs.json);
   print_diagnostics(record.diagnostics());
-  if (!record) {
-    if (options.inputs.json) print(diagnostics_json(record.diagnostics()));
-    return exit_code::input;
-  }
   const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
   const ProgramRecord mine = record_of(evaluation.rank_program(), options.steps);
   const TraceComparison comparison = compare(evaluation.rank_program(), mine, *record, threshold);
   if (comparison.shared() < least_shared) {
-    const Diagnostics refusal = {of_another_program(*record, comparison, evaluation.scenario)};
-    print_diagnostics(refusal);
-    if (options.inputs.json) print(diagnostics_json(refusal));
-    return exit_code::input;
+    return refuse({of_another_program(*record, comparison, evaluation.scenario)}, options.inputs.json);
   }
   if (options.inputs.json) {
     print(comparison_json(comparison));
@@ -178,23 +172,19 @@ std::optional<Diagnostic> of_another_step(const ProfilerTrace& trace, const Kine
 int compare_kineto(const CompareOptions& options) {
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
-  const auto refuse = [&options](const Diagnostics& diagnostics) {
-    print_diagnostics(diagnostics);
-    if (options.inputs.json) print(diagnostics_json(diagnostics));
-    return exit_code::input;
-  };
   const auto file = load_unpacked(options.kineto);
-  if (!file) return refuse(file.diagnostics());
+  if (!file) return refuse(file.diagnostics(), options.inputs.json);
   const auto trace = read_profiler_trace(*file);
-  if (!trace) return refuse(trace.diagnostics());
+  if (!trace) return refuse(trace.diagnostics(), options.inputs.json);
   const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
   const auto calibration = load_calibration(options.inputs.calibration, evaluation.scenario.cluster);
-  if (!calibration) return refuse(calibration.diagnostics());
+  if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   SimulateOptions in_step;
   in_step.host_skew = 0;
   const Timeline timeline = simulate_step(evaluation.program, evaluation.scenario.cluster, *calibration, in_step);
   const KinetoComparison comparison{use_of(timeline, evaluation.rank_program()), use_of(*trace)};
-  if (const auto refusal = of_another_step(*trace, comparison, evaluation.scenario)) return refuse({*refusal});
+  if (const auto refusal = of_another_step(*trace, comparison, evaluation.scenario))
+    return refuse({*refusal}, options.inputs.json);
   print(options.inputs.json ? kineto_json(comparison, evaluation.program.digest) : kineto_text(comparison));
   const bool beyond = options.within && std::abs(comparison.compute_error()) > *options.within / 100;
   return beyond ? exit_code::beyond : exit_code::ok;
@@ -263,7 +253,7 @@ std::function<int()> declare_compare(CLI::App& app) {
                  "exit with 5 if the peak's error (of a profiler trace: that of compute time; of a run: any figure's) "
                  "is beyond this many percent")
       ->type_name("PERCENT")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_from(0, 1e9));
   app.add_flag("--events", options->events, "both lists of events where they differ, as diff shows files");
   return [options] { return compare_with(*options); };
 }

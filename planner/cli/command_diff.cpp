@@ -43,6 +43,13 @@ std::optional<Inputs> load_side(InputOptions options, const std::string& path) {
   return load_scenario(options);
 }
 
+/// A figure in its own unit, which ends the term's name: times with the unit that a person would take.
+std::string figure(const DiffTerm& term, double value) {
+  const std::string_view name = term.name;
+  return name.size() > 3 && name.substr(name.size() - 3) == ", s" ? format(Seconds(value))
+                                                                  : fmt::format("{:.4g}", value);
+}
+
 /// @param divisor 2^30 for bytes in GiB, 0 for figures in their own unit
 std::string table_of(const char* title, const DiffTerms& terms, double divisor) {
   Table table({{title}, {"A", Align::right}, {"B", Align::right}, {"B - A", Align::right}, {"", Align::right}});
@@ -54,8 +61,8 @@ std::string table_of(const char* title, const DiffTerms& terms, double divisor) 
       table.row({term.name, fmt::format("{:.2f}", term.a / divisor), fmt::format("{:.2f}", term.b / divisor),
                  fmt::format("{:+.2f}", difference / divisor), share});
     } else {
-      table.row({term.name, fmt::format("{:.4g}", term.a), fmt::format("{:.4g}", term.b),
-                 fmt::format("{:+.4g}", difference), share});
+      table.row({term.name.substr(0, term.name.find(", s")), figure(term, term.a), figure(term, term.b),
+                 (difference < 0 ? "-" : "+") + figure(term, std::abs(difference)), share});
     }
   }
   return "\n" + table.text();
@@ -73,8 +80,9 @@ int diff(const DiffOptions& options) {
   if (!a || !b) return exit_code::input;
   const auto prices_of_a = load_calibration(options.inputs.calibration, *a->cluster());
   const auto prices_of_b = load_calibration(options.inputs.calibration, *b->cluster());
+  if (!prices_of_a) return refuse(prices_of_a.diagnostics(), options.inputs.json);
+  if (!prices_of_b) return refuse(prices_of_b.diagnostics(), options.inputs.json);
   print_diagnostics(prices_of_a.diagnostics());
-  if (!prices_of_a || !prices_of_b) return exit_code::input;
   const Evaluation of_a = evaluate(a->scenario(), a->rank()), of_b = evaluate(b->scenario(), b->rank());
   const DiffTerms memory = memory_terms(of_a.ledger, of_b.ledger), volumes = volume_terms(of_a, of_b),
                   time = time_terms(of_a, of_b, *prices_of_a, *prices_of_b);

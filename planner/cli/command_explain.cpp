@@ -47,27 +47,34 @@ void print_number(const Evaluation& evaluation, const ExplainedNumber& number) {
   print(table.text());
 }
 
-bool check_phase(const Evaluation& evaluation, const std::string& phase) {
-  if (phase.empty()) return true;
+/// What is wrong with the choice of a part of the listing.
+Diagnostics wrong_choice(const Evaluation& evaluation, const ExplainOptions& options) {
+  Diagnostics wrong;
   std::vector<std::string> names;
   for (const PhaseSpan& span : evaluation.rank_program().phases) names.emplace_back(span.name);
-  if (std::find(names.begin(), names.end(), phase) != names.end()) return true;
-  Diagnostic diagnostic;
-  diagnostic.code = "cli.phase";
-  diagnostic.message = fmt::format("there is no phase {}", phase);
-  diagnostic.help = fmt::format("{}", fmt::join(names, ", "));
-  print_diagnostics({diagnostic});
-  return false;
+  const std::string& phase = options.filter.phase;
+  if (!phase.empty() && std::find(names.begin(), names.end(), phase) == names.end())
+    wrong.push_back({Severity::error,
+                     "cli.phase",
+                     {},
+                     fmt::format("there is no phase {}", phase),
+                     {},
+                     fmt::format("{}", fmt::join(names, ", "))});
+  const int layers = static_cast<int>(evaluation.scenario.model.layers.size());
+  if (options.layer && (*options.layer < 0 || *options.layer >= layers))
+    wrong.push_back({Severity::error,
+                     "cli.layer",
+                     {},
+                     fmt::format("there is no layer {}", *options.layer),
+                     {},
+                     fmt::format("0 to {}", layers - 1)});
+  return wrong;
 }
 
 int explain_terms(const ExplainOptions& options, const Evaluation& evaluation) {
   Result<ExplainedNumber> number = options.peak ? Result(explain_peak(evaluation, Bytes(std::int64_t{1} << 20)))
                                                 : explain_number(evaluation, options.number);
-  if (!number) {
-    print_diagnostics(number.diagnostics());
-    if (options.inputs.json) print(diagnostics_json(number.diagnostics()));
-    return exit_code::input;
-  }
+  if (!number) return refuse(number.diagnostics(), options.inputs.json);
   if (options.inputs.json) {
     print(explain_json(evaluation, *number));
   } else {
@@ -82,7 +89,8 @@ int explain(const ExplainOptions& options) {
   if (options.peak || !options.number.empty())
     return explain_terms(options, evaluate(inputs->scenario(), inputs->rank(), false));
   const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
-  if (!check_phase(evaluation, options.filter.phase)) return exit_code::input;
+  if (const Diagnostics wrong = wrong_choice(evaluation, options); !wrong.empty())
+    return refuse(wrong, options.inputs.json);
   ListingFilter filter = options.filter;
   filter.layer = options.layer;
   filter.memory = !options.no_memory;

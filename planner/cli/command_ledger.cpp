@@ -22,7 +22,13 @@ constexpr int bar_cells = 40;
 
 void print_verdict(const Evaluation& evaluation, const std::optional<Remedy>& remedy) {
   const Ledger& ledger = evaluation.ledger;
-  print(fmt::format("{}: {}\n", paint(name_of(ledger.verdict), colour_of(ledger.verdict)), room_in_words(ledger)));
+  if (ledger.breaks_on_host) {
+    print(fmt::format("{}: {} of {} GiB of a node's host memory\n",
+                      paint(name_of(ledger.verdict), colour_of(ledger.verdict)), gibibytes(ledger.host_per_node),
+                      gibibytes(ledger.host_capacity)));
+  }
+  print(fmt::format("{}: {}\n", paint(name_of(ledger.gpu_verdict), colour_of(ledger.gpu_verdict)),
+                    room_in_words(ledger)));
   print(fmt::format("{}\n", scenario_in_words(evaluation.scenario)));
   if (ledger.verdict == Verdict::fits) return;
   print(fmt::format("{}\n", break_in_words(ledger)));

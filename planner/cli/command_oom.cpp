@@ -74,12 +74,6 @@ Diagnostics judged(const Diagnostics& diagnostics) {
   return all;
 }
 
-int refuse(const Diagnostics& diagnostics, bool json) {
-  print_diagnostics(diagnostics);
-  if (json) print(diagnostics_json(diagnostics));
-  return exit_code::input;
-}
-
 std::string sets_in_words(const std::vector<std::string>& sets) {
   std::string text;
   for (const std::string& set : sets) text += fmt::format("{}--set {}", text.empty() ? "" : " ", set);

@@ -26,8 +26,8 @@ int recommend(const RecommendOptions& options) {
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
   const auto calibration = load_calibration(options.inputs.calibration, *inputs->cluster());
+  if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   print_diagnostics(calibration.diagnostics());
-  if (!calibration) return exit_code::input;
   const Recommendation recommendation = recommend(*inputs, *calibration, options);
   print(options.inputs.json ? recommend_json(recommendation) : recommendation_text(recommendation, true));
   if (!recommendation.search.best) {
@@ -53,7 +53,7 @@ std::function<int()> declare_recommend(CLI::App& app) {
   app.add_option("--emit", options->emit, "write plan.json, ds_config.json, launch.sh and report.md")->type_name("DIR");
   app.add_option("--top", options->top, "how many plans to list")->check(CLI::Range(1, 100))->capture_default_str();
   app.add_option("--seconds", options->budget_s, "how long to search at most")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_from(0, 1e6))
       ->capture_default_str();
   app.add_flag("--tight", options->accept_tight, "let plans that fit only tightly compete");
   return [options] { return recommend(*options); };

@@ -143,7 +143,8 @@ void print_simulation(const Evaluation& evaluation, const SimulatedStep& step, c
     const double seconds = exposed_seconds(timeline, cause);
     if (seconds <= 0) continue;
     const double share = seconds / step.step_time_s;
-    exposed.row({cause, format(Seconds(seconds)), fmt::format("{:.1f} %", 100 * share), bar(share, 30)});
+    exposed.row({cause == "bubble" ? "slower ranks" : cause, format(Seconds(seconds)),
+                 fmt::format("{:.1f} %", 100 * share), bar(share, 30)});
   }
   if (!exposed.empty()) print(fmt::format("\n{}", exposed.text(2)));
   Table lanes({{"lane"}, {"busy", Align::right}, {"of the step", Align::right}, {""}});
@@ -158,8 +159,9 @@ void print_simulation(const Evaluation& evaluation, const SimulatedStep& step, c
 }
 
 /// "3=1.5": rank 3 computes 1.5 times as long.
-std::optional<std::map<int, double>> read_stragglers(const std::vector<std::string>& texts, int world) {
+Result<std::map<int, double>> read_stragglers(const std::vector<std::string>& texts, int world) {
   std::map<int, double> result;
+  Diagnostics wrong;
   for (const std::string& text : texts) {
     int rank = -1;
     double factor = 0;
@@ -167,17 +169,19 @@ std::optional<std::map<int, double>> read_stragglers(const std::vector<std::stri
     const int read = std::sscanf(text.c_str(), "%d=%lf%n", &rank, &factor, &used);
     if (read != 2 || used != static_cast<int>(text.size()) || rank < 0 || rank >= world ||
         !(factor >= 1 && factor <= 1000)) {
-      print_diagnostics(
-          {{Severity::error,
-            "cli.straggler",
-            {},
-            fmt::format("--straggler {} is not RANK=FACTOR", text),
-            {},
-            fmt::format("a rank from 0 to {} and a factor from 1 to 1000, as in --straggler 3=1.5", world - 1)}});
-      return std::nullopt;
+      wrong.push_back(
+          {Severity::error,
+           "cli.straggler",
+           {},
+           fmt::format("--straggler {} is not RANK=FACTOR", text),
+           {},
+           fmt::format("a rank from 0 to {} and a factor from 1 to 1000, as in --straggler 3=1.5", world - 1)});
+    } else if (!result.try_emplace(rank, factor).second) {
+      wrong.push_back(
+          {Severity::error, "cli.straggler", {}, fmt::format("--straggler states rank {} twice", rank), {}, {}});
     }
-    result[rank] = factor;
   }
+  if (!wrong.empty()) return wrong;
   return result;
 }
 
@@ -186,10 +190,10 @@ int simulate(const Options& options) {
   if (!inputs) return exit_code::input;
   const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
   const auto stragglers = read_stragglers(options.stragglers, evaluation.scenario.plan.world_size);
-  if (!stragglers) return exit_code::input;
+  if (!stragglers) return refuse(stragglers.diagnostics(), options.inputs.json);
   const auto calibration = load_calibration(options.inputs.calibration, evaluation.scenario.cluster);
+  if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   print_diagnostics(calibration.diagnostics());
-  if (!calibration) return exit_code::input;
   const SimulatedStep step = simulated(evaluation.program, evaluation.scenario.cluster, *calibration, *stragglers);
   if (!step.timeline.unfinished.empty()) {
     for (const std::string& line : step.timeline.unfinished) fmt::print(stderr, "never ends: {}\n", line);
@@ -217,9 +221,11 @@ std::function<int()> declare_simulate(CLI::App& app) {
   app.add_option("--trace", options->trace, "write the timeline as a Chrome/Perfetto trace")->type_name("FILE");
   app.add_option("--straggler", options->stragglers, "a rank whose kernels take FACTOR times as long")
       ->type_name("RANK=FACTOR");
-  app.add_option("--tokens", options->tokens, "tokens to train on: adds days and GPU-hours")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--price", options->price, "price of a GPU-hour: adds the cost")->check(CLI::NonNegativeNumber);
+  auto* tokens = app.add_option("--tokens", options->tokens, "tokens to train on, e.g. 1e12: adds days and GPU-hours")
+                     ->check(number_from(1, 1e18));
+  app.add_option("--price", options->price, "price of a GPU-hour: adds the cost of the tokens")
+      ->check(number_from(0, 1e9))
+      ->needs(tokens);
   return [options] { return simulate(*options); };
 }
 

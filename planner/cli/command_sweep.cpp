@@ -153,6 +153,11 @@ std::optional<std::vector<Axis>> read_axes(const std::vector<std::string>& keys)
       fmt::print(stderr, "plimsoll sweep: {} is not KEY=A,B,C\n", text);
       return std::nullopt;
     }
+    const auto same = [&](const Axis& other) { return other.key == axis->key; };
+    if (std::any_of(axes.begin(), axes.end(), same)) {
+      fmt::print(stderr, "plimsoll sweep: {} is given twice; write its values in one list\n", axis->key);
+      return std::nullopt;
+    }
     rows *= axis->values.size();
     if (rows > most_rows) {
       fmt::print(stderr, "plimsoll sweep: more than {} combinations\n", most_rows);
@@ -169,8 +174,8 @@ int sweep(const SweepOptions& options) {
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
   const auto calibration = load_calibration(options.inputs.calibration, *inputs->cluster());
+  if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   print_diagnostics(calibration.diagnostics());
-  if (!calibration) return exit_code::input;
   const std::vector<SweepRow> rows = rows_of(*inputs, *axes, *calibration);
   std::vector<std::string> keys;
   for (const Axis& axis : *axes) keys.push_back(axis.key);
@@ -182,7 +187,9 @@ int sweep(const SweepOptions& options) {
   } else {
     print_table(*axes, rows);
   }
-  return exit_code::ok;
+  const bool answered =
+      std::any_of(rows.begin(), rows.end(), [](const SweepRow& row) { return row.ledger.has_value(); });
+  return answered ? exit_code::ok : exit_code::input;
 }
 
 }  // namespace

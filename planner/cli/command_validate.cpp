@@ -186,7 +186,7 @@ std::function<int()> declare_validate(CLI::App& app) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--within", options->within, "exit with 5 if an error is beyond this many percent")
       ->type_name("PERCENT")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_from(0, 1e9));
   app.add_option("--calibration", options->calibration, "a calibration.json or a preset; default: each cluster's");
   app.add_flag("--brief", options->brief, "the summary alone");
   auto* json = app.add_flag("--json", options->json, "one JSON object on standard output");

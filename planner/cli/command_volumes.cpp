@@ -29,7 +29,12 @@ void print_tiers(const CommVolume& volume, const ClusterSpec& cluster) {
 }
 
 void print_volumes(const Evaluation& evaluation, const CommVolume& volume) {
-  print(fmt::format("{} GiB sent by one GPU in an optimizer step\n{}\n", paint(gibibytes(volume.per_gpu), Colour::bold),
+  Bytes host;
+  for (const VolumeRow& row : volume.rows)
+    if (row.tier == Tier::host) host += row.wire;
+  print(fmt::format("{} GiB sent by one GPU in an optimizer step{}\n{}\n",
+                    paint(gibibytes(volume.per_gpu), Colour::bold),
+                    host.count > 0 ? fmt::format(", {} of them to and from its host", gibibytes(host)) : "",
                     scenario_in_words(evaluation.scenario)));
   if (volume.rows.empty()) return;
   print_tiers(volume, evaluation.scenario.cluster);

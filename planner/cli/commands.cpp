@@ -13,6 +13,8 @@
 
 #include "planner/base/format.hpp"
 #include "planner/base/machine_error.hpp"
+#include "planner/cli/common_inputs.hpp"
+#include "planner/cli/json_output.hpp"
 #include "planner/cli/terminal.hpp"
 
 namespace plimsoll {
@@ -125,6 +127,21 @@ bool is_known(std::string_view name) {
 }  // namespace
 
 std::span<const Command> commands() { return table(); }
+
+std::function<std::string(std::string)> number_from(double least, double most) {
+  return [=](const std::string& text) -> std::string {
+    double number = 0;
+    // Not a number compares false with everything.
+    if (CLI::detail::lexical_cast(text, number) && number >= least && number <= most) return {};
+    return fmt::format("{} is no number from {} to {}", text, least, most);
+  };
+}
+
+int refuse(const Diagnostics& diagnostics, bool json) {
+  print_diagnostics(diagnostics);
+  if (json) print(diagnostics_json(diagnostics));
+  return exit_code::input;
+}
 
 int run_program(int argc, char** argv) {
   if (argc > 1) {

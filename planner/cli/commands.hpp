@@ -3,6 +3,9 @@
 
 #include <functional>
 #include <span>
+#include <string>
+
+#include "planner/base/diagnostic.hpp"
 
 namespace CLI {
 class App;
@@ -19,6 +22,13 @@ inline constexpr int machine = 3;  ///< a file missing or unreadable, no device,
 inline constexpr int no_plan = 4;  ///< asked for a plan and none fits
 inline constexpr int beyond = 5;   ///< a comparison is beyond its --within
 }  // namespace exit_code
+
+/// The end of a command whose input has errors: prints them, under --json also as an object on standard output.
+/// @return exit_code::input
+int refuse(const Diagnostics& diagnostics, bool json);
+
+/// The check of an option that takes a finite number from `least` to `most`: what is wrong with a text, in words.
+std::function<std::string(std::string)> number_from(double least, double most);
 
 struct Command {
   const char* name;

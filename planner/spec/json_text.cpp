@@ -60,6 +60,8 @@ std::size_t JsonText::source_offset(std::size_t position) const {
 }
 
 void JsonText::rewrite() {
+  constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";  // no token of any syntax
+  if (source_.substr(0, byte_order_mark.size()) == byte_order_mark) copy(byte_order_mark.size());
   while (at_ < source_.size() && !error_) {
     const char c = source_[at_];
     if (is_space(c)) {

@@ -10,6 +10,7 @@
 #include "planner/spec/ds_batch.hpp"
 #include "planner/spec/legality_rules.hpp"
 #include "planner/spec/limits.hpp"
+#include "planner/spec/topology.hpp"
 
 namespace plimsoll {
 namespace {
@@ -71,6 +72,11 @@ double log2_bytes(const RuleInput& in) {
   return std::log2(activations + attention + logits + parameters * 32);
 }
 
+/// Whether every rank can send to every other: an error that names two that cannot.
+Result<TierShare> reach_of_all(const RuleInput& in) {
+  return tier_share(*in.cluster, {static_cast<int>(in.plan.world_size), 1, 0}, CollectiveKind::all_gather);
+}
+
 constexpr Rule world[] = {
     {"plan.world.cluster", error, "any", "any", "by definition",
      [](const RuleInput& in) { return in.cluster != nullptr && in.plan.world_size > in.cluster->world(); },
@@ -80,6 +86,11 @@ constexpr Rule world[] = {
                        in.cluster->name, in.cluster->world()),
            fmt::format("at most {}, or a larger cluster (--nodes)", in.cluster->world()));
      }},
+    {"cluster.unreachable", error, "any", "any", "the graph of the cluster; data parallelism joins all ranks",
+     [](const RuleInput& in) {
+       return in.cluster != nullptr && in.plan.world_size <= in.cluster->world() && !reach_of_all(in);
+     },
+     [](const RuleInput& in, Diagnostic& d) { d = reach_of_all(in).diagnostics().front(); }},
     {"plan.too_large", error, "any", "any", "bounds of 64-bit byte counts",
      [](const RuleInput& in) { return in.plan.micro_batch > limits::tokens / in.plan.sequence; },
      [](const RuleInput& in, Diagnostic& d) {

@@ -180,13 +180,15 @@ const Node* ObjectReader::array(std::string_view key) {
 
 std::int64_t ObjectReader::required_integer(std::string_view key, std::int64_t min, std::int64_t max) {
   if (const auto value = integer(key, min, max)) return *value;
-  if (!has(key)) report(Severity::error, key, "missing", fmt::format("{}/{} is missing", node_.pointer(), key));
+  if (node_.is_object() && !has(key))
+    report(Severity::error, key, "missing", fmt::format("{}/{} is missing", node_.pointer(), key));
   return min;
 }
 
 std::string ObjectReader::required_string(std::string_view key) {
   if (auto value = string(key)) return *std::move(value);
-  if (!has(key)) report(Severity::error, key, "missing", fmt::format("{}/{} is missing", node_.pointer(), key));
+  if (node_.is_object() && !has(key))
+    report(Severity::error, key, "missing", fmt::format("{}/{} is missing", node_.pointer(), key));
   return {};
 }
 

@@ -145,8 +145,10 @@ const Server* ClusterReader::known_server() {
 void ClusterReader::read_device() {
   const Node* node = root_.find("device");
   if (node == nullptr || node->is_null()) {
-    root_.report(Severity::error, "", "missing", "/device is missing",
-                 fmt::format("name one of {}, or describe it", fmt::join(device_names(), ", ")));
+    if (root_.node().is_object()) {
+      root_.report(Severity::error, "", "missing", "/device is missing",
+                   fmt::format("name one of {}, or describe it", fmt::join(device_names(), ", ")));
+    }
     known_ = true;  // what is missing only for that reason is not reported too
     return;
   }

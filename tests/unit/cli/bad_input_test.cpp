@@ -66,6 +66,15 @@ TEST_F(BadInput, BrokenClusters) {
   }
 }
 
+TEST_F(BadInput, NodesThatNothingJoinsAreRefusedByEveryCommand) {
+  const TemporaryFile cluster(R"({"device": "h100", "nodes": 2, "network": {"nics_per_node": 0}})");
+  for (const char* command : {"ledger", "volumes", "simulate", "explain"}) {
+    const ProgramRun result = run({command, "--model", model.path(), "--cluster", cluster.path()});
+    expect_refused(result, command);
+    EXPECT_THAT(result.err, HasSubstr("rank 0 (node 0) cannot reach rank 8 (node 1)")) << command;
+  }
+}
+
 TEST_F(BadInput, BrokenDeepSpeedConfigs) {
   for (const BadFile& file : broken_documents()) {
     if (std::string(file.name) == "two documents") continue;  // Hjson reads a second one as a value without quotes

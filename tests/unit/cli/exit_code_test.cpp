@@ -37,7 +37,13 @@ TEST_F(ExitCode, UsageIsTwo) {
            {"ledger", "--model", model.path()},
            {"max", "hidden_size", "--model", model.path(), "--cluster", "1xh100"},
            {"check", "--plan", "a.json", "--ds", "b.json"},
-           {"sweep", "micro_batch", "--model", model.path(), "--cluster", "1xh100"}}) {
+           {"sweep", "micro_batch", "--model", model.path(), "--cluster", "1xh100"},
+           {"sweep", "micro_batch=1", "micro_batch=2", "--model", model.path(), "--cluster", "1xh100"},
+           {"simulate", "--model", model.path(), "--cluster", "1xh100", "--price", "2"},
+           {"simulate", "--model", model.path(), "--cluster", "1xh100", "--tokens", "nan"},
+           {"simulate", "--model", model.path(), "--cluster", "1xh100", "--tokens", "1e9", "--price", "inf"},
+           {"recommend", "--model", model.path(), "--cluster", "1xh100", "--seconds", "nan"},
+           {"validate", "table.json", "--within", "nan"}}) {
     const ProgramRun result = run(arguments);
     EXPECT_EQ(result.code, 2) << (arguments.empty() ? "" : arguments.front());
     EXPECT_EQ(result.out, "");
@@ -119,9 +125,37 @@ TEST_F(ExitCode, AllFilesAreJudgedAtOnce) {
 }
 
 TEST_F(ExitCode, JsonOfWrongInputListsTheDiagnostics) {
-  const auto json = run_json({"ledger", "--model", model.path(), "--cluster", "8xh100", "--set", "micro_batch=0"}, 1);
-  ASSERT_EQ(json["diagnostics"].size(), 1);
-  EXPECT_EQ(json["diagnostics"][0]["severity"], "error");
+  const TemporaryFile calibration("{}");
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{"ledger", "--set", "micro_batch=0"},
+                                             {"simulate", "--straggler", "8=2"},
+                                             {"simulate", "--straggler", "1=2", "--straggler", "1=3"},
+                                             {"simulate", "--calibration", calibration.path()},
+                                             {"sweep", "micro_batch=1", "--calibration", calibration.path()},
+                                             {"recommend", "--calibration", calibration.path()},
+                                             {"explain", "--phase", "lunch"},
+                                             {"explain", "--layer", "2"},
+                                             {"explain", "--layer", "-1"},
+                                             {"explain", "--number", "luck"}}) {
+    std::vector<std::string> arguments = more;
+    arguments.insert(arguments.end(), {"--model", model.path(), "--cluster", "8xh100"});
+    const auto json = run_json(arguments, 1);
+    ASSERT_FALSE(json["diagnostics"].empty()) << more[0] << " " << more[2];
+    EXPECT_EQ(json["diagnostics"][0]["severity"], "error");
+  }
+}
+
+TEST_F(ExitCode, ASweepOfWhichNothingIsAnsweredIsOne) {
+  EXPECT_EQ(run({"sweep", "no_such_key=1,2", "--model", model.path(), "--cluster", "1xh100"}).code, 1);
+  EXPECT_EQ(run({"sweep", "zero.stage=3,4", "--model", model.path(), "--cluster", "1xh100"}).code, 0);
+}
+
+// The verdict of the ledger names the memory that is short.
+TEST_F(ExitCode, AHostThatIsShortIsNamedFirst) {
+  const ProgramRun result = run({"ledger", "--model", model.path(), "--cluster", "1xh100", "--host-memory", "1 GiB"});
+  EXPECT_EQ(result.out.find("oom: "), 0U);
+  EXPECT_THAT(result.out.substr(0, result.out.find('\n')), HasSubstr("of 1.00 GiB of a node's host memory"));
+  EXPECT_THAT(result.out, HasSubstr("\nfits: "));
 }
 
 }  // namespace

@@ -137,6 +137,7 @@ TEST_F(SimulateTest, AStragglerMakesItsPeersWait) {
   const Timeline timeline = run(options);
   EXPECT_EQ(find(timeline, gather, 0).start, 30 * us);
   EXPECT_EQ(timeline.step_time, 35 * us);
+  EXPECT_EQ(timeline.exposed.at("bubble"), 20 * us);
 }
 
 TEST_F(SimulateTest, ALanesBusyTimeIsTheSumOfItsOpsAndThePathIsTheStep) {

@@ -127,9 +127,12 @@ TEST(Document, WhatIsNoTextOrTooDeepOrTooLargeIsAnError) {
 }
 
 TEST(Document, AByteOrderMarkIsNoColumn) {
-  const Document document = parsed("\xEF\xBB\xBF{\"a\": 1}", Syntax::json);
-  EXPECT_EQ(document.root().place().column, 1);
-  EXPECT_EQ(document.root().find("a")->place().column, 7);
+  for (const Syntax syntax : {Syntax::json, Syntax::commented, Syntax::hjson}) {
+    const Document document = parsed("\xEF\xBB\xBF{\"a\": 1}", syntax);
+    EXPECT_EQ(document.root().place().column, 1);
+    ASSERT_NE(document.root().find("a"), nullptr);
+    EXPECT_EQ(document.root().find("a")->place().column, 7);
+  }
 }
 
 TEST(Document, ATextCutAnywhereIsAnErrorWithAPlace) {

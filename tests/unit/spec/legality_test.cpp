@@ -199,6 +199,20 @@ TEST(Sizes, BeyondTheClusterOrBeyondInt64AreRefused) {
               ElementsAre("plan.too_large /micro_batch"));
 }
 
+TEST(Clusters, WhoseRanksCannotReachEachOtherAreRefusedWithTheRanks) {
+  const auto cluster = load_cluster("16xh100");
+  ASSERT_TRUE(cluster);
+  ClusterSpec apart = *cluster;
+  apart.nics_per_node = 0;
+  const Diagnostics errors = judge(R"({"world_size": 16})", "", &apart);
+  ASSERT_THAT(codes(errors), ElementsAre("cluster.unreachable "));
+  EXPECT_EQ(errors[0].message, "rank 0 (node 0) cannot reach rank 8 (node 1): the nodes have no network");
+  EXPECT_THAT(judge(R"({"world_size": 8})", "", &apart), IsEmpty());
+  apart.in_node.bandwidth = {};
+  EXPECT_THAT(codes(judge(R"({"world_size": 2})", "", &apart)), ElementsAre("cluster.unreachable "));
+  EXPECT_THAT(judge(R"({"world_size": 1})", "", &apart), IsEmpty());
+}
+
 TEST(Rules, HaveACodeEvidenceAndASeverityEach) {
   for (const Rule& rule : legality_rules()) {
     EXPECT_EQ(rule.severity, Severity::error) << rule.code;
