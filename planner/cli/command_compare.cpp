@@ -193,18 +193,13 @@ int compare_kineto(const CompareOptions& options) {
 int compare_log(const CompareOptions& options) {
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
-  const auto refuse = [&](const Diagnostics& diagnostics) {
-    print_diagnostics(diagnostics);
-    if (options.inputs.json) print(diagnostics_json(diagnostics));
-    return exit_code::input;
-  };
   const Result<RunLog> log = read_run_log(load_source(options.run_log));
-  if (!log) return refuse(log.diagnostics());
+  if (!log) return refuse(log.diagnostics(), options.inputs.json);
   const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
   const auto calibration = load_calibration(options.inputs.calibration, evaluation.scenario.cluster);
-  if (!calibration) return refuse(calibration.diagnostics());
+  if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   const auto figures = compare_run(evaluation, *log, *calibration);
-  if (!figures) return refuse(figures.diagnostics());
+  if (!figures) return refuse(figures.diagnostics(), options.inputs.json);
   print(options.inputs.json ? run_comparison_json(*figures, *log) : run_comparison_text(*figures, *log));
   const double allowed = options.within.value_or(std::numeric_limits<double>::infinity()) / 100;
   const bool beyond = std::any_of(figures->begin(), figures->end(),

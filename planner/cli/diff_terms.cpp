@@ -68,7 +68,7 @@ DiffTerms time_terms(const Evaluation& a, const Evaluation& b, const Calibration
   for (const auto& [cause, time] : first.exposed) waits[cause].a = to_seconds(time);
   for (const auto& [cause, time] : second.exposed) waits[cause].b = to_seconds(time);
   for (auto& [cause, term] : waits) {
-    term.name = "compute waits for " + cause + ", s";
+    term.name = "compute waits for " + (cause == "bubble" ? "slower ranks" : cause) + ", s";
     terms.push_back(std::move(term));
   }
   const auto launches = [](const Evaluation& side) {

@@ -71,7 +71,7 @@ TEST_F(BadInput, NodesThatNothingJoinsAreRefusedByEveryCommand) {
   for (const char* command : {"ledger", "volumes", "simulate", "explain"}) {
     const ProgramRun result = run({command, "--model", model.path(), "--cluster", cluster.path()});
     expect_refused(result, command);
-    EXPECT_THAT(result.err, HasSubstr("rank 0 (node 0) cannot reach rank 8 (node 1)")) << command;
+    EXPECT_THAT(result.err, HasSubstr("rank 7 (node 0) cannot reach rank 8 (node 1)")) << command;
   }
 }
 

@@ -206,7 +206,7 @@ TEST(Clusters, WhoseRanksCannotReachEachOtherAreRefusedWithTheRanks) {
   apart.nics_per_node = 0;
   const Diagnostics errors = judge(R"({"world_size": 16})", "", &apart);
   ASSERT_THAT(codes(errors), ElementsAre("cluster.unreachable "));
-  EXPECT_EQ(errors[0].message, "rank 0 (node 0) cannot reach rank 8 (node 1): the nodes have no network");
+  EXPECT_EQ(errors[0].message, "rank 7 (node 0) cannot reach rank 8 (node 1): the nodes have no network");
   EXPECT_THAT(judge(R"({"world_size": 8})", "", &apart), IsEmpty());
   apart.in_node.bandwidth = {};
   EXPECT_THAT(codes(judge(R"({"world_size": 2})", "", &apart)), ElementsAre("cluster.unreachable "));
