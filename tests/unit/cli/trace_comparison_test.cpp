@@ -193,10 +193,10 @@ TEST_F(Compare, ARecordOfAnotherProgramIsRefused) {
   EXPECT_THAT(result.err, HasSubstr("compare.program"));
 }
 
-TEST_F(Compare, WhatIsNotReadYetIsRefusedByName) {
+TEST_F(Compare, ARunLogThatIsNotThereIsThree) {
   const auto result = run(command("--run-log", "run.jsonl"));
-  EXPECT_EQ(result.code, 2);
-  EXPECT_THAT(result.err, HasSubstr("--run-log"));
+  EXPECT_EQ(result.code, 3);
+  EXPECT_THAT(result.err, HasSubstr("run.jsonl"));
 }
 
 }  // namespace
