@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
+#include <ctime>
 #include <random>
 
 #include "calibrate/bench/measure.hpp"
@@ -190,12 +190,12 @@ TEST(Fit, AHundredThousandSamplesTakeSeconds) {
                              {{"bytes", bytes}, {"ranks", 2 << i % 5}}},
                             (5e-6 + static_cast<double>(bytes) / 400e9) * noise(engine)));
   }
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const auto result = fit_calibration({file_of(std::move(samples))}, base(), "test");
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double cpu_s = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   ASSERT_TRUE(result);
-  // 1 s on an idle core; the bound leaves room for sanitizers and busy machines.
-  EXPECT_LT(seconds, 30);
+  // Processor time, since other work on the machine is no fault of the fit; below 2 s without sanitizers.
+  EXPECT_LT(cpu_s, 20);
 }
 
 TEST(MedianInterval, HoldsTheMedianAndNarrowsWithRepetition) {
