@@ -5,11 +5,31 @@
 #include <QIcon>
 #include <QSettings>
 
+#include <cstdio>
+#include <cstring>
+
 #include "gui/session/session.hpp"
 #include "gui/widgets/main_window.hpp"
 
+namespace {
+
+/// Qt aborts where it finds no display; this tells beforehand.
+bool may_have_display(int argc, char** argv) {
+  for (const char* name : {"DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"})
+    if (!qEnvironmentVariableIsEmpty(name)) return true;
+  for (int i = 1; i < argc; ++i)
+    if (std::strcmp(argv[i], "-platform") == 0) return true;
+  return false;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace plimsoll::gui;
+  if (!may_have_display(argc, argv)) {
+    std::fputs("plimsoll-gui: there is no display: DISPLAY and WAYLAND_DISPLAY are not set\n", stderr);
+    return 3;
+  }
   QApplication application(argc, argv);
   QApplication::setApplicationName("plimsoll-gui");
   QApplication::setOrganizationName("plimsoll");

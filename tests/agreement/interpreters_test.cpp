@@ -66,6 +66,8 @@ TEST(Agreement, TheSimulatorMovesTheVolumes) {
       if (op.class_index != 0) continue;
       if (const auto* c = std::get_if<Collective>(&rank.ops[op.op].action)) {
         wire += wire_bytes(c->kind, c->full_size, program.groups[c->group].size);
+      } else if (const auto* copy = std::get_if<HostCopy>(&rank.ops[op.op].action)) {
+        wire += copy->size;
       }
       EXPECT_LE(op.end, timeline.step_time);
     }
@@ -87,7 +89,8 @@ TEST(Agreement, TheArenaHoldsWhatIsAlive) {
 // The replayed peak counts whole blocks: never below the sum of the tensors alive.
 TEST(Agreement, TheReplayIsNeverBelowTheSumOfSizes) {
   for (const Scenario& s : sweep()) {
-    const RankProgram rank = build_step(s, 0).classes.front().program;
+    const StepProgram program = build_step(s, 0);
+    const RankProgram& rank = program.classes.front().program;
     EXPECT_GE(replay_allocator(rank).allocated_peak, peak_of_sizes(rank));
   }
 }

@@ -61,7 +61,7 @@ std::vector<std::string> keys_in(const std::string& path) {
 bool run_and_kill(const std::string& samples, int ms) {
   const pid_t child = fork();
   if (child == 0) {
-    freopen("/dev/null", "w", stderr);
+    if (freopen("/dev/null", "w", stderr) == nullptr) _exit(126);
     execl(calibrate.c_str(), calibrate.c_str(), "bench", "--backend", "host", "-o", samples.c_str(), "--resume",
           "--point", "0.002", "--narrow", "50", nullptr);
     _exit(127);
