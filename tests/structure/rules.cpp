@@ -70,7 +70,10 @@ struct Heavy {
 
 const std::vector<Heavy>& heavy_headers() {
   static const std::vector<Heavy> table = {
-      {"nlohmann", std::regex("^nlohmann/"), {"planner/spec", "planner/cli", "simulator", "calibrate", "runtime/cli"}, true},
+      {"nlohmann",
+       std::regex("^nlohmann/"),
+       {"planner/spec", "planner/cli", "simulator", "calibrate", "runtime/cli"},
+       true},
       {"Boost", std::regex("^boost/"), {"planner/spec/topology.cpp", "planner/step/verify_step.cpp"}},
       {"Eigen", std::regex("^(unsupported/)?Eigen/"), {"calibrate/fit", "calibrate/bench", "runtime/host"}},
       {"CLI11", std::regex("^CLI/"), {"planner/cli", "calibrate/cli", "runtime/cli", "gui"}},

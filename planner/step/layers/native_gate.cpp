@@ -17,8 +17,8 @@ class Gate {
         g_(c.g),
         module_(module),
         input_(c.g.autocast ? x : ops::cast(c.g, x, DType::fp32, "gate input in fp32")),
-        logits_(
-            ops::linear_fp32(c.g, input_, *module.router.weight, {c.zero3_linear, true, "gate logits", module.router.name})),
+        logits_(ops::linear_fp32(c.g, input_, *module.router.weight,
+                                 {c.zero3_linear, true, "gate logits", module.router.name})),
         n_(c.tokens()),
         k_{module.spec->top_k, Symbol::top_k},
         by_expert_{n_, {module.spec->experts, Symbol::experts}} {}
