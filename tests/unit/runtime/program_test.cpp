@@ -166,7 +166,9 @@ class Processes : public Program {
       return "-n 1 sh -c 'echo $$ > " + file("process" + std::to_string(i)) + "; exec " + PLIMSOLL_RUN_BINARY + " " +
              job(2, "--steps 1000000 --timeout 4") + "'";
     };
-    const std::string strike = "(sleep 4; kill -" + signal + " $(cat " + file("process1") + ")) & ";
+    const std::string named = file("process1");
+    const std::string strike =
+        "(while [ ! -s " + named + " ]; do sleep 0.2; done; sleep 3; kill -" + signal + " $(cat " + named + ")) & ";
     return start(strike + mpirun + rank(0) + " : " + rank(1));
   }
   /// True if a process of the job still runs (one that has ended may wait, as a zombie, for init to notice).
