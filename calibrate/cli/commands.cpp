@@ -1,13 +1,5 @@
-// The table of commands and the parsing of the command line (calibrate/cli/commands.hpp).
+// The table of commands (calibrate/cli/commands.hpp).
 #include "calibrate/cli/commands.hpp"
-
-#include <fmt/format.h>
-
-#include <CLI/CLI.hpp>
-#include <map>
-
-#include "planner/base/format.hpp"
-#include "planner/cli/terminal.hpp"
 
 namespace plimsoll::calibrate {
 namespace {
@@ -41,55 +33,17 @@ const std::vector<Command>& table() {
   return commands;
 }
 
-std::string footer_of(const Command& command) {
-  std::string text = "Examples:\n  ";
-  for (const char* c = command.examples; *c != 0; ++c) text += *c == '\n' ? std::string("\n  ") : std::string(1, *c);
-  return text + "\n";
-}
-
-int usage_error(const std::string& message, const std::string& command) {
-  fmt::print(stderr, "plimsoll-calibrate: {}\nTry: plimsoll calibrate {}{}--help\n", message, command,
-             command.empty() ? "" : " ");
-  return exit_code::usage;
-}
-
 }  // namespace
 
-std::span<const Command> commands() { return table(); }
-
 int run_program(int argc, char** argv) {
-  CLI::App app(
-      "Measures a machine, or reads what was measured on it, and fits the calibration that Plimsoll predicts with.");
-  app.name("plimsoll calibrate");
-  app.set_version_flag("--version", "plimsoll-calibrate " PLIMSOLL_VERSION);
-  app.require_subcommand(1);
-  std::map<std::string, std::function<int()>> runs;
-  for (const Command& command : table()) {
-    CLI::App* sub = app.add_subcommand(command.name, command.summary);
-    sub->footer(footer_of(command));
-    runs[command.name] = command.declare(*sub);
-  }
-  app.footer("plimsoll calibrate COMMAND --help shows a command's options and examples.");
-  const std::string first = argc > 1 ? argv[1] : "";
-  if (!first.empty() && first.front() != '-' && !runs.contains(first)) {
-    std::vector<std::string> names;
-    for (const auto& [name, run] : runs) names.push_back(name);
-    const auto near = nearest(first, names);
-    return usage_error(
-        fmt::format("there is no command {}{}", first, near ? fmt::format("; did you mean {}?", *near) : ""), "");
-  }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& success) {  // --help, --version
-    const int code = app.exit(success);
-    finish_output();
-    return code;
-  } catch (const CLI::ParseError& error) {
-    return usage_error(error.what(), runs.contains(first) ? first : "");
-  }
-  const int code = runs.at(app.get_subcommands().front()->get_name())();
-  finish_output();
-  return code;
+  const CommandLine line{
+      "plimsoll calibrate",
+      "plimsoll-calibrate",
+      "plimsoll-calibrate " PLIMSOLL_VERSION,
+      "Measures a machine, or reads what was measured on it, and fits the calibration that Plimsoll predicts with.",
+      "plimsoll calibrate COMMAND --help shows a command's options and examples.",
+      {}};
+  return run_commands(line, table(), argc, argv);
 }
 
 }  // namespace plimsoll::calibrate

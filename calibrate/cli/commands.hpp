@@ -1,13 +1,9 @@
 // Which commands does plimsoll-calibrate have?  As in planner/cli/commands.hpp: a table, one file a command.
 #pragma once
 
-#include <span>
-
 #include "planner/cli/commands.hpp"
 
 namespace plimsoll::calibrate {
-
-std::span<const Command> commands();
 
 std::function<int()> declare_probe(CLI::App& app);
 std::function<int()> declare_bench(CLI::App& app);

@@ -1,4 +1,4 @@
-// The table of commands, the parsing of the command line, and the sibling programs (planner/cli/commands.hpp).
+// The table of commands, the answers they share, and the sibling programs (planner/cli/commands.hpp).
 #include "planner/cli/commands.hpp"
 
 #include <fmt/format.h>
@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <map>
 
 #include "planner/base/format.hpp"
 #include "planner/base/machine_error.hpp"
@@ -76,17 +75,6 @@ const std::vector<Command>& table() {
   return commands;
 }
 
-std::string footer_of(const Command& command) {
-  std::string text = "Examples:\n";
-  std::string_view lines = command.examples;
-  while (!lines.empty()) {
-    const std::size_t end = std::min(lines.find('\n'), lines.size());
-    text += fmt::format("  {}\n", lines.substr(0, end));
-    lines.remove_prefix(std::min(lines.size(), end + 1));
-  }
-  return text;
-}
-
 /// Starts plimsoll-<name>, which lies beside this program (or in its own folder of a build); returns only by exception.
 [[noreturn]] void start_sibling(const std::string& name, char** arguments) {
   namespace fs = std::filesystem;
@@ -103,30 +91,7 @@ std::string footer_of(const Command& command) {
       fmt::format("{} is not there: it was left out of this build, or not installed beside plimsoll", program));
 }
 
-int usage_error(const std::string& message, const std::string& command) {
-  fmt::print(stderr, "plimsoll: {}\nTry: plimsoll {}{}--help\n", message, command, command.empty() ? "" : " ");
-  return exit_code::usage;
-}
-
-int unknown_command(std::string_view name) {
-  std::vector<std::string> names;
-  for (const Command& command : table()) names.emplace_back(command.name);
-  for (const auto& [sibling, summary] : siblings) names.emplace_back(sibling);
-  const auto near = nearest(name, names);
-  return usage_error(
-      fmt::format("there is no command {}{}", name, near ? fmt::format("; did you mean {}?", *near) : ""), "");
-}
-
-bool is_known(std::string_view name) {
-  for (const Command& command : table()) {
-    if (name == command.name) return true;
-  }
-  return false;
-}
-
 }  // namespace
-
-std::span<const Command> commands() { return table(); }
 
 std::function<std::string(std::string)> number_from(double least, double most) {
   return [=](const std::string& text) -> std::string {
@@ -144,38 +109,20 @@ int refuse(const Diagnostics& diagnostics, bool json) {
 }
 
 int run_program(int argc, char** argv) {
-  if (argc > 1) {
-    const std::string_view first = argv[1];
-    for (const auto& [name, summary] : siblings) {
-      if (first == name) start_sibling(name, argv + 1);
-    }
-    if (!first.empty() && first.front() != '-' && !is_known(first)) return unknown_command(first);
+  const std::string_view first = argc > 1 ? argv[1] : "";
+  CommandLine line{"plimsoll",
+                   "plimsoll",
+                   "plimsoll " PLIMSOLL_VERSION,
+                   "Does a ZeRO or Mixture-of-Experts training run fit, what does it send, how long does a step take?",
+                   "Also:\n",
+                   {}};
+  for (const auto& [name, summary] : siblings) {
+    if (first == name) start_sibling(name, argv + 1);
+    line.footer += fmt::format("  {:<26}{}\n", name, summary);
+    line.others.emplace_back(name);
   }
-  CLI::App app("Does a ZeRO or Mixture-of-Experts training run fit, what does it send, how long does a step take?");
-  app.name("plimsoll");
-  app.set_version_flag("--version", "plimsoll " PLIMSOLL_VERSION);
-  app.require_subcommand(1);
-  std::map<std::string, std::function<int()>> runs;
-  for (const Command& command : table()) {
-    CLI::App* sub = app.add_subcommand(command.name, command.summary);
-    sub->footer(footer_of(command));
-    runs[command.name] = command.declare(*sub);
-  }
-  std::string footer = "Also:\n";
-  for (const auto& [name, summary] : siblings) footer += fmt::format("  {:<26}{}\n", name, summary);
-  app.footer(footer + "\nplimsoll COMMAND --help shows a command's options and examples.");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& success) {  // --help, --version
-    const int code = app.exit(success);
-    finish_output();
-    return code;
-  } catch (const CLI::ParseError& error) {
-    return usage_error(error.what(), argc > 1 && is_known(argv[1]) ? argv[1] : "");
-  }
-  const int code = runs.at(app.get_subcommands().front()->get_name())();
-  finish_output();
-  return code;
+  line.footer += "\nplimsoll COMMAND --help shows a command's options and examples.";
+  return run_commands(line, table(), argc, argv);
 }
 
 }  // namespace plimsoll

@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "planner/base/diagnostic.hpp"
 
@@ -38,8 +39,6 @@ struct Command {
   std::function<int()> (*declare)(CLI::App& app);
 };
 
-std::span<const Command> commands();
-
 // One a file: planner/cli/command_<name>.cpp.
 std::function<int()> declare_check(CLI::App& app);
 std::function<int()> declare_ledger(CLI::App& app);
@@ -55,7 +54,21 @@ std::function<int()> declare_validate(CLI::App& app);
 std::function<int()> declare_compare(CLI::App& app);
 std::function<int()> declare_oom(CLI::App& app);
 
-/// Parses the command line, runs the command, and returns the exit code.
+/// What a program of commands says of itself.
+struct CommandLine {
+  const char* call;     ///< how a user starts it: "plimsoll calibrate"
+  const char* file;     ///< before its messages: "plimsoll-calibrate"
+  const char* version;  ///< a line
+  const char* summary;
+  std::string footer;               ///< of its help
+  std::vector<std::string> others;  ///< further names that may stand where a command stands, for "did you mean"
+};
+
+/// Parses the command line, runs the command that it names, and returns the exit code.
+/// @throws MachineError
+int run_commands(const CommandLine& line, std::span<const Command> commands, int argc, char** argv);
+
+/// plimsoll: its commands and the sibling programs.
 /// @throws MachineError
 int run_program(int argc, char** argv);
 
