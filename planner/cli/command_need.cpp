@@ -51,16 +51,16 @@ void print_answers(const std::vector<NeedAnswer>& answers) {
 int need(const NeedOptions& options) {
   std::vector<NeedAnswer> answers;
   if (!options.inputs.cluster.empty()) {
-    const auto one = answer(options.inputs);
+    auto one = answer(options.inputs);
     if (!one) return exit_code::input;
-    answers.push_back(*one);
+    answers.push_back(std::move(*one));
   } else {
     for (const std::string& device : options.devices.empty() ? device_names() : options.devices) {
       InputOptions inputs = options.inputs;
       inputs.cluster = "1x" + device;
-      const auto one = answer(inputs);
+      auto one = answer(inputs);
       if (!one) return exit_code::input;
-      answers.push_back(*one);
+      answers.push_back(std::move(*one));
     }
   }
   if (options.inputs.json) {

@@ -309,7 +309,12 @@ struct Repeat {
 };
 
 /// The whole job of one rank: construction, first step, a steady step.
+/// It moves and is never copied: names of buffers and roles point into `names`, a copy's would into the original's.
 struct RankProgram {
+  RankProgram() = default;
+  RankProgram(RankProgram&&) = default;
+  RankProgram& operator=(RankProgram&&) = default;
+
   std::vector<BufferDecl> buffers;
   std::vector<Op> ops;
   std::vector<Kernel> kernels;

@@ -18,7 +18,7 @@ using testing::small_cluster;
 using testing::small_model;
 using testing::small_scenario;
 
-RankProgram program_of(const Scenario& scenario) { return build_step(scenario, 0).classes.front().program; }
+RankProgram program_of(const Scenario& scenario) { return std::move(build_step(scenario, 0).classes.front().program); }
 
 Bytes least_of(const Shortened& shortened) {
   return least_live(program_of(shortened.few), program_of(shortened.more), shortened.left_out,
