@@ -14,13 +14,6 @@ namespace {
 /// Rows of smaller tensors are not listed.
 constexpr Bytes least_tensor{1 << 20};
 
-Diagnostic machine_diagnostic(const std::string& what) {
-  Diagnostic diagnostic;
-  diagnostic.code = "machine";
-  diagnostic.message = what;
-  return diagnostic;
-}
-
 /// The rank with most rows; where routing is equal any rank stands for the others until the answer has settled.
 RankChoice first_guess(const Scenario& scenario) {
   const bool differ = scenario.plan.routing.kind != Routing::Kind::balanced && scenario.plan.world_size > 1;
@@ -51,7 +44,7 @@ AnswerPtr answer_quickly(const ScenarioText& text, std::uint64_t generation) {
   try {
     answer->inputs = std::make_shared<const Inputs>(options_of(text));
   } catch (const MachineError& error) {
-    answer->diagnostics.push_back(machine_diagnostic(error.what()));
+    answer->diagnostics.push_back(make_error("machine", error.what()));
     return answer;
   }
   answer->diagnostics = answer->inputs->diagnostics();
@@ -110,7 +103,7 @@ AnswerPtr simulate(const Answer& settled) {
     answer->live_bytes = live_bytes(evaluation.rank_program(), step->timeline, 0);
     answer->step = std::move(step);
   } catch (const MachineError& error) {
-    answer->diagnostics.push_back(machine_diagnostic(error.what()));
+    answer->diagnostics.push_back(make_error("machine", error.what()));
   }
   return answer;
 }

@@ -61,10 +61,7 @@ MeasuredRecord compare_with_file(const ScenarioText& text, const std::string& fi
   try {
     enter_comparison(measured, text, file);
   } catch (const MachineError& error) {
-    Diagnostic diagnostic;
-    diagnostic.code = "machine";
-    diagnostic.message = error.what();
-    measured.diagnostics.push_back(std::move(diagnostic));
+    measured.diagnostics.push_back(make_error("machine", error.what()));
   }
   return measured;
 }

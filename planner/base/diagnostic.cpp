@@ -119,6 +119,10 @@ Excerpt excerpt(std::string_view line, int column, int length) {
 
 }  // namespace
 
+Diagnostic make_error(std::string code, std::string message, std::string help, Place place) {
+  return {Severity::error, std::move(code), std::move(place), std::move(message), {}, std::move(help)};
+}
+
 bool has_errors(const Diagnostics& diagnostics) {
   return std::any_of(diagnostics.begin(), diagnostics.end(),
                      [](const Diagnostic& diagnostic) { return diagnostic.severity == Severity::error; });

@@ -44,6 +44,9 @@ struct Diagnostic {
 
 using Diagnostics = std::vector<Diagnostic>;
 
+/// An error without notes.  Without a place it is about the command line, a preset, or what its message names.
+Diagnostic make_error(std::string code, std::string message, std::string help = {}, Place place = {});
+
 /// True if any of them is an error.
 bool has_errors(const Diagnostics& diagnostics);
 

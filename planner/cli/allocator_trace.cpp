@@ -44,12 +44,7 @@ class TraceReader {
 
  private:
   void error(const Node& node, const char* code, std::string message, std::string help) {
-    Diagnostic diagnostic;
-    diagnostic.code = code;
-    diagnostic.place = node.place();
-    diagnostic.message = std::move(message);
-    diagnostic.help = std::move(help);
-    diagnostics_.push_back(std::move(diagnostic));
+    diagnostics_.push_back(make_error(code, std::move(message), std::move(help), node.place()));
   }
 
   void broken(const Node& node, const char* code, std::string message) {

@@ -19,14 +19,6 @@ namespace {
 
 constexpr std::string_view world_key = "world_size=";
 
-Diagnostic command_line_error(const char* code, std::string message, std::string help) {
-  Diagnostic diagnostic;
-  diagnostic.code = code;
-  diagnostic.message = std::move(message);
-  diagnostic.help = std::move(help);
-  return diagnostic;
-}
-
 void append(Diagnostics& all, const Diagnostics& more) { all.insert(all.end(), more.begin(), more.end()); }
 
 /// The value of a Result, its diagnostics moved over.
@@ -54,7 +46,7 @@ Inputs::Inputs(InputOptions options) : options_(std::move(options)) {
 void Inputs::read_command_line() {
   const auto positive = [&](const std::optional<std::int64_t>& value, const char* option) {
     if (!value || (*value >= 1 && *value <= limits::world)) return true;
-    diagnostics_.push_back(command_line_error(
+    diagnostics_.push_back(make_error(
         "cli.range", fmt::format("{} {} is not between 1 and {}", option, *value, format_count(limits::world)), {}));
     return false;
   };
@@ -65,8 +57,8 @@ void Inputs::read_command_line() {
   if (!options_.host_memory.empty()) {
     host_memory_ = parse_bytes(options_.host_memory);
     if (!host_memory_ || host_memory_->count < 0) {
-      diagnostics_.push_back(command_line_error(
-          "cli.unit", fmt::format("--host-memory {} is no size", options_.host_memory), "for example \"512 GiB\""));
+      diagnostics_.push_back(make_error("cli.unit", fmt::format("--host-memory {} is no size", options_.host_memory),
+                                        "for example \"512 GiB\""));
       host_memory_.reset();
     }
   }
@@ -75,8 +67,8 @@ void Inputs::read_command_line() {
   } else if (const auto rank = whole_number(options_.rank); rank && *rank >= 0 && *rank < limits::world) {
     rank_ = {RankChoice::Kind::one, static_cast<int>(*rank)};
   } else {
-    diagnostics_.push_back(command_line_error("cli.rank", fmt::format("--rank {} is no rank", options_.rank),
-                                              "hottest, mean or a number"));
+    diagnostics_.push_back(
+        make_error("cli.rank", fmt::format("--rank {} is no rank", options_.rank), "hottest, mean or a number"));
   }
 }
 
@@ -93,8 +85,8 @@ void Inputs::read_files() {
   report_ = check({}, cluster_ ? &*cluster_ : nullptr);
   append(diagnostics_, report_.diagnostics);
   if (report_.plan && rank_.rank >= report_.plan->world_size) {
-    diagnostics_.push_back(command_line_error("cli.rank", fmt::format("there is no rank {}", rank_.rank),
-                                              fmt::format("0 to {}", report_.plan->world_size - 1)));
+    diagnostics_.push_back(make_error("cli.rank", fmt::format("there is no rank {}", rank_.rank),
+                                      fmt::format("0 to {}", report_.plan->world_size - 1)));
   }
 }
 

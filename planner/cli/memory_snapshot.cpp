@@ -205,12 +205,7 @@ class SnapshotReader {
 
 Diagnostic error_at(const std::shared_ptr<const SourceFile>& file, std::size_t position, const char* code,
                     std::string message, std::string help = {}) {
-  Diagnostic diagnostic;
-  diagnostic.code = code;
-  diagnostic.place = place_in(file, position, position + 1);
-  diagnostic.message = std::move(message);
-  diagnostic.help = std::move(help);
-  return diagnostic;
+  return make_error(code, std::move(message), std::move(help), place_in(file, position, position + 1));
 }
 
 }  // namespace

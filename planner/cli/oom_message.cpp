@@ -258,12 +258,8 @@ bool OomMessage::has(Hint hint) const { return std::find(hints.begin(), hints.en
 Result<OomMessage> read_oom_message(const std::shared_ptr<const SourceFile>& file) {
   const std::string text = lowered(file->text);
   const auto fail = [&](const char* code, std::string message, std::string help) {
-    Diagnostic diagnostic;
-    diagnostic.code = code;
-    diagnostic.place = place_in(file, 0, std::min(file->text.size(), file->text.find('\n')));
-    diagnostic.message = std::move(message);
-    diagnostic.help = std::move(help);
-    return diagnostic;
+    return make_error(code, std::move(message), std::move(help),
+                      place_in(file, 0, std::min(file->text.size(), file->text.find('\n'))));
   };
   const auto request = find_request(text, file->text);
   if (!request) {

@@ -184,14 +184,6 @@ bool take_parameters(const std::string& typed, KnownSizes& sizes) {
   return true;
 }
 
-Diagnostic cli_error(const char* code, std::string message, std::string help) {
-  Diagnostic diagnostic;
-  diagnostic.code = code;
-  diagnostic.message = std::move(message);
-  diagnostic.help = std::move(help);
-  return diagnostic;
-}
-
 /// Those sizes that follow from others.
 void derive(KnownSizes& sizes, double ranks, double expert_parallel, double tensor_parallel, double pipeline_parallel) {
   if (ranks > 0) sizes.set(Letter::N, std::max(1.0, std::floor(ranks / (tensor_parallel * pipeline_parallel))));
@@ -253,7 +245,7 @@ Result<KnownSizes> known_sizes(const Inputs& inputs, const std::string& paramete
   }
   for (const std::string& set : options.sets) {
     if (set.find('=') == std::string::npos)
-      return cli_error("cli.set", fmt::format("--set {} has no value", set), "KEY=VALUE, for example micro_batch=2");
+      return make_error("cli.set", fmt::format("--set {} has no value", set), "KEY=VALUE, for example micro_batch=2");
     plan.take_set(set);
   }
   double tensor_parallel = 1, pipeline_parallel = 1;
@@ -266,8 +258,8 @@ Result<KnownSizes> known_sizes(const Inputs& inputs, const std::string& paramete
     if (*config) take_config((*config)->root(), sizes);
   }
   if (!parameters.empty() && !take_parameters(parameters, sizes))
-    return cli_error("cli.parameters", fmt::format("--parameters {} is no number of parameters", parameters),
-                     "for example 13897000000 or 13.9B");
+    return make_error("cli.parameters", fmt::format("--parameters {} is no number of parameters", parameters),
+                      "for example 13897000000 or 13.9B");
   double ranks = plan.number({"world_size"}).value_or(0);
   double expert_parallel = plan.number({"expert_parallel"}).value_or(1);
   if (options.gpus) ranks = static_cast<double>(*options.gpus);

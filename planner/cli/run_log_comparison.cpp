@@ -21,12 +21,9 @@ using Json = nlohmann::ordered_json;
 
 Diagnostic wrong(const char* code, const std::shared_ptr<const SourceFile>& file, std::string message,
                  std::string help = {}) {
-  Diagnostic diagnostic;
-  diagnostic.code = code;
-  diagnostic.place.file = file;
-  diagnostic.message = std::move(message);
-  diagnostic.help = std::move(help);
-  return diagnostic;
+  Place whole;
+  whole.file = file;
+  return make_error(code, std::move(message), std::move(help), std::move(whole));
 }
 
 double number(const Json& object, const char* key) {

@@ -51,10 +51,7 @@ auto or_missing(Read read) -> decltype(read()) {
   try {
     return read();
   } catch (const MachineError& error) {
-    Diagnostic diagnostic;
-    diagnostic.code = "table.file";
-    diagnostic.message = error.what();
-    return diagnostic;
+    return make_error("table.file", error.what());
   }
 }
 

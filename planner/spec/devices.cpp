@@ -138,14 +138,6 @@ std::vector<Server> pcie_servers() {
   return all;
 }
 
-Diagnostic preset_error(std::string message, std::string help) {
-  Diagnostic diagnostic;
-  diagnostic.code = "cluster.preset";
-  diagnostic.message = std::move(message);
-  diagnostic.help = std::move(help);
-  return diagnostic;
-}
-
 }  // namespace
 
 const std::vector<Server>& servers() {
@@ -207,16 +199,18 @@ Result<ClusterSpec> preset_cluster(std::string_view name) {
   std::int64_t gpus = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + std::min(cross, name.size()), gpus);
   const bool has_form = cross != std::string_view::npos && cross > 0 && end == name.data() + cross;
-  if (!has_form) return preset_error(fmt::format("there is neither a file nor a cluster preset {}", name), all);
+  if (!has_form)
+    return make_error("cluster.preset", fmt::format("there is neither a file nor a cluster preset {}", name), all);
   if (error != std::errc() || gpus < 1 || gpus > limits::world) {
-    return preset_error(
+    return make_error(
+        "cluster.preset",
         fmt::format("{} GPUs are not between 1 and {}", name.substr(0, cross), format_count(limits::world)), all);
   }
   const std::string_view device = name.substr(cross + 1);
   if (const Server* server = find_server(device)) return make_cluster(*server, static_cast<int>(gpus));
   const auto near = nearest(device, device_names());
-  return preset_error(fmt::format("the device {} is not known", device),
-                      near ? fmt::format("did you mean {}x{}? {}", gpus, *near, all) : all);
+  return make_error("cluster.preset", fmt::format("the device {} is not known", device),
+                    near ? fmt::format("did you mean {}x{}? {}", gpus, *near, all) : all);
 }
 
 }  // namespace plimsoll

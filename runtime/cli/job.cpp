@@ -23,14 +23,6 @@ void print(const Diagnostics& diagnostics) {
   }
 }
 
-Diagnostic refusal(const char* code, std::string message, std::string help) {
-  Diagnostic diagnostic;
-  diagnostic.code = code;
-  diagnostic.message = std::move(message);
-  diagnostic.help = std::move(help);
-  return diagnostic;
-}
-
 }  // namespace
 
 std::optional<Scenario> load_job(const RunOptions& options) {
@@ -50,15 +42,15 @@ std::optional<Scenario> load_job(const RunOptions& options) {
   print(report.diagnostics);
   if (!model || !cluster || !report.plan) return std::nullopt;
   if (report.plan->engine != Engine::plimsoll) {
-    print({refusal(
+    print({make_error(
         "run.engine",
         fmt::format("the plan is for engine {}; this program runs engine plimsoll", name_of(report.plan->engine)),
         "--set engine=plimsoll")});
     return std::nullopt;
   }
   if (!model->numerics.rope_unknown.empty()) {
-    print({refusal("run.rope", fmt::format("rotary scaling {} is not computed", model->numerics.rope_unknown),
-                   "rope_scaling null, or of type llama3")});
+    print({make_error("run.rope", fmt::format("rotary scaling {} is not computed", model->numerics.rope_unknown),
+                      "rope_scaling null, or of type llama3")});
     return std::nullopt;
   }
   return Scenario{*model, *cluster, *report.plan};
@@ -102,8 +94,8 @@ bool fits(const Scenario& scenario, const StepProgram& program, const ArenaPlan&
     needed = Bytes(arena.size.count * processes);
   }
   if (needed <= room) return true;
-  print({refusal("run.memory", fmt::format("the plan does not fit: {} is more than {}", format(needed), where),
-                 "plimsoll ledger names the smallest change that fits")});
+  print({make_error("run.memory", fmt::format("the plan does not fit: {} is more than {}", format(needed), where),
+                    "plimsoll ledger names the smallest change that fits")});
   fmt::print(stderr, "{}", ledger_in_words(program.classes.front().program, arena));
   return false;
 }

@@ -102,10 +102,7 @@ Result<std::string> digest_of_log(const std::string& path) {
   const Json head = Json::parse(line, nullptr, false);
   if (head.is_object() && head.contains("digest") && head["digest"].is_string())
     return head["digest"].get<std::string>();
-  Diagnostic diagnostic;
-  diagnostic.code = "log.format";
-  diagnostic.message = fmt::format("{} is there already and is no log of a run", path);
-  return diagnostic;
+  return make_error("log.format", fmt::format("{} is there already and is no log of a run", path));
 }
 
 std::string trace_of(const StepProgram& program, const std::vector<std::vector<MeasuredOp>>& ranks) {

@@ -14,14 +14,6 @@ namespace plimsoll {
 
 namespace {
 
-Diagnostic wrong(const char* code, std::string message, std::string help) {
-  Diagnostic diagnostic;
-  diagnostic.code = code;
-  diagnostic.message = std::move(message);
-  diagnostic.help = std::move(help);
-  return diagnostic;
-}
-
 std::string read_bytes(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream bytes;
@@ -48,10 +40,10 @@ Result<TokenSource> TokenSource::open(const std::string& argument, const FeedLay
   const std::string bytes = read_bytes(argument);
   const bool wide = argument.ends_with(".tokens");
   if (wide && bytes.size() % 4 != 0)
-    return wrong("data.truncated",
-                 fmt::format("{} ends within a token: {} bytes are no multiple of 4", argument,
-                             format_count(static_cast<std::int64_t>(bytes.size()))),
-                 "write it again; tokens are int32, little-endian");
+    return make_error("data.truncated",
+                      fmt::format("{} ends within a token: {} bytes are no multiple of 4", argument,
+                                  format_count(static_cast<std::int64_t>(bytes.size()))),
+                      "write it again; tokens are int32, little-endian");
   auto tokens = std::make_shared<std::vector<std::int32_t>>(wide ? bytes.size() / 4 : bytes.size());
   if (wide) {
     std::memcpy(tokens->data(), bytes.data(), bytes.size());
@@ -60,17 +52,17 @@ Result<TokenSource> TokenSource::open(const std::string& argument, const FeedLay
   }
   const auto size = static_cast<std::int64_t>(tokens->size());
   if (size < layout.sequence + 1)
-    return wrong("data.truncated",
-                 fmt::format("{} has {} tokens; one sequence and its labels are {}", argument, format_count(size),
-                             format_count(layout.sequence + 1)),
-                 "a longer file, or a shorter sequence");
+    return make_error("data.truncated",
+                      fmt::format("{} has {} tokens; one sequence and its labels are {}", argument, format_count(size),
+                                  format_count(layout.sequence + 1)),
+                      "a longer file, or a shorter sequence");
   for (std::int64_t i = 0; i < size; ++i) {
     const std::int32_t token = (*tokens)[static_cast<std::size_t>(i)];
     if (token < 0 || token >= layout.vocab)
-      return wrong("data.vocabulary",
-                   fmt::format("token {} of {} is {}, beyond the vocabulary of {}", format_count(i), argument, token,
-                               format_count(layout.vocab)),
-                   wide ? "was the file made with this model's tokenizer?" : "bytes need a vocabulary of 256");
+      return make_error("data.vocabulary",
+                        fmt::format("token {} of {} is {}, beyond the vocabulary of {}", format_count(i), argument,
+                                    token, format_count(layout.vocab)),
+                        wide ? "was the file made with this model's tokenizer?" : "bytes need a vocabulary of 256");
   }
   source.words_ = fmt::format("{} tokens of {}", format_count(size), argument);
   source.tokens_ = std::move(tokens);

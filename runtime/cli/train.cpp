@@ -163,12 +163,10 @@ bool same_program(const RunOptions& options, const StepProgram& program) {
   print(digest.diagnostics());
   if (!digest) return false;
   if (digest->empty() || *digest == program.digest) return true;
-  Diagnostic diagnostic;
-  diagnostic.code = "log.digest";
-  diagnostic.message =
-      fmt::format("{} is the log of program {}, this is program {}", options.log, *digest, program.digest);
-  diagnostic.help = "another --log, or the plan that it was run with";
-  print({diagnostic});
+  print(
+      {make_error("log.digest",
+                  fmt::format("{} is the log of program {}, this is program {}", options.log, *digest, program.digest),
+                  "another --log, or the plan that it was run with")});
   return false;
 }
 

@@ -79,11 +79,7 @@ std::string state_of(Execution& execution, const Progress& progress) {
 }
 
 Diagnostics wrong(const fs::path& file, const std::string& message, const std::string& help = {}) {
-  Diagnostic diagnostic;
-  diagnostic.code = "checkpoint";
-  diagnostic.message = fmt::format("{}: {}", file.string(), message);
-  diagnostic.help = help;
-  return {diagnostic};
+  return {make_error("checkpoint", fmt::format("{}: {}", file.string(), message), help)};
 }
 
 /// A run of elements that a file holds.
