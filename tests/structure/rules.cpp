@@ -203,4 +203,15 @@ Violations check_portable_text(const Source& source) {
   return violations;
 }
 
+Violations check_temporary_files(const Source& source) {
+  static const std::regex shared(R"(\b(TempDir|temp_directory_path|tmpnam|tempnam)\b|"/tmp/)");
+  Violations violations;
+  if (source.path == "tests/support/temporary_folder.hpp") return violations;
+  for (std::size_t i = 0; i < source.lines.size(); ++i) {
+    if (std::regex_search(source.lines[i], shared))
+      violations.push_back(at(source, i + 1, "another test may write there too; take a TemporaryFolder"));
+  }
+  return violations;
+}
+
 }  // namespace plimsoll::structure

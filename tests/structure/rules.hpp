@@ -24,4 +24,7 @@ Violations check_shape(const Source& source);
 /// No path of somebody's own machine.
 Violations check_portable_text(const Source& source);
 
+/// Tests run side by side: each writes into a folder of its own (tests/support/temporary_folder.hpp).
+Violations check_temporary_files(const Source& source);
+
 }  // namespace plimsoll::structure

@@ -125,5 +125,13 @@ TEST(PortableText, ForbidsPathsOfOneMachine) {
   }
 }
 
+TEST(TemporaryFiles, AreInAFolderOfTheTestAlone) {
+  for (const char* line : {"::testing::TempDir() + \"a\"", "fs::temp_directory_path() / \"a\"", "open(\"/tmp/a\")"}) {
+    EXPECT_THAT(check_temporary_files(source("tests/a_test.cpp", line)), SizeIs(1)) << line;
+    EXPECT_THAT(check_temporary_files(source("tests/support/temporary_folder.hpp", line)), IsEmpty()) << line;
+  }
+  EXPECT_THAT(check_temporary_files(source("tests/a_test.cpp", "const TemporaryFolder folder;")), IsEmpty());
+}
+
 }  // namespace
 }  // namespace plimsoll::structure

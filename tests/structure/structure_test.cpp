@@ -15,6 +15,13 @@ const std::vector<Source>& project_sources() {
   return sources;
 }
 
+/// Without the rules and their own test, which must spell what they forbid.
+std::vector<Source> test_sources() {
+  auto tests = read_sources(PLIMSOLL_SOURCE_DIR, {"tests"});
+  std::erase_if(tests, [](const Source& source) { return below(source.path, "tests/structure"); });
+  return tests;
+}
+
 /// Fails with every violation of `check` at once, so that one run names all.
 void expect_kept(Violations (*check)(const Source&), const std::vector<Source>& sources) {
   Violations all;
@@ -34,11 +41,10 @@ TEST(Structure, FilesOpenWithACommentAndStayShort) { expect_kept(check_shape, pr
 
 TEST(Structure, NothingMentionsOneMachine) {
   expect_kept(check_portable_text, project_sources());
-  // The rules and their own test must spell such paths.
-  auto tests = read_sources(PLIMSOLL_SOURCE_DIR, {"tests"});
-  std::erase_if(tests, [](const Source& source) { return below(source.path, "tests/structure"); });
-  expect_kept(check_portable_text, tests);
+  expect_kept(check_portable_text, test_sources());
 }
+
+TEST(Structure, TestsWriteWhereNoOtherTestWrites) { expect_kept(check_temporary_files, test_sources()); }
 
 TEST(Structure, IncludedFilesExist) {
   std::vector<std::string> paths;

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/temporary_folder.hpp"
+
 namespace plimsoll {
 namespace {
 
@@ -24,18 +26,14 @@ Json row_of(const std::string& id) {
   return {};
 }
 
-std::string written(const std::string& name, const Json& json) {
-  const std::string path = ::testing::TempDir() + name;
-  std::ofstream(path) << json;
-  return path;
-}
-
 Json compared(const std::string& id, const std::string& trace) {
   const Json row = row_of(id);
+  const test::TemporaryFolder folder;
   const std::string command = fmt::format(
       "{} compare --model {} --plan {} --cluster {} --kineto {}/tests/data/kineto/{}.json.gz --json 2>/dev/null",
-      PLIMSOLL_BINARY, written(id + ".model.json", row.at("model")), written(id + ".plan.json", row.at("plan")),
-      row.at("cluster").get<std::string>(), PLIMSOLL_SOURCE_DIR, trace);
+      PLIMSOLL_BINARY, folder.write("model.json", row.at("model").dump()),
+      folder.write("plan.json", row.at("plan").dump()), row.at("cluster").get<std::string>(), PLIMSOLL_SOURCE_DIR,
+      trace);
   std::string text;
   std::FILE* pipe = popen(command.c_str(), "r");
   for (int c = 0; (c = std::fgetc(pipe)) != EOF;) text += static_cast<char>(c);

@@ -9,7 +9,8 @@
 #include <thread>
 
 #include "calibrate/samples/sample.hpp"
-#include "tests/unit/calibrate/temporary.hpp"
+#include "tests/support/temporary_folder.hpp"
+#include "tests/unit/calibrate/shell.hpp"
 
 namespace plimsoll::calibrate {
 namespace {
@@ -22,7 +23,7 @@ const std::string plimsoll_binary = PLIMSOLL_BINARY;
 const std::string quick = " --point 0.002 --narrow 50 ";
 
 TEST(Chain, BenchFitSimulateReport) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const std::string samples = folder.path("host.jsonl"), fitted = folder.path("host.json"),
                     plot = folder.path("host.svg");
   const Ran bench = run(calibrate + " bench --backend host -o " + samples + " --point 0.01 --narrow 10");
@@ -77,7 +78,7 @@ bool run_and_kill(const std::string& samples, int ms) {
 }
 
 TEST(Bench, KilledAtTwentyRandomMomentsAndResumedHoldsTheSameSamples) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const Ran whole = run(calibrate + " bench --backend host -o " + folder.path("whole.jsonl") + quick);
   ASSERT_EQ(whole.code, 0) << whole.output;
   const std::string torn = folder.path("torn.jsonl");
@@ -98,14 +99,14 @@ TEST(Bench, KilledAtTwentyRandomMomentsAndResumedHoldsTheSameSamples) {
 }
 
 TEST(Bench, ABudgetLeavesTheRestAndSaysHowToGoOn) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const Ran bench = run(calibrate + " bench --backend host -o " + folder.path("a.jsonl") + " --budget 0.05s" + quick);
   ASSERT_EQ(bench.code, 0) << bench.output;
   EXPECT_THAT(bench.output, HasSubstr("--resume goes on"));
 }
 
 TEST(Bench, GoogleBenchmarksFilterAndJsonWork) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const std::string json = folder.path("b.json");
   const Ran bench = run(calibrate + " bench --backend host -o " + folder.path("a.jsonl") + quick +
                         "--benchmark_filter=op=all_gather --benchmark_out_format=json --benchmark_out=" + json);
@@ -127,7 +128,7 @@ TEST(Bench, TheShapesOfAModelComeFirst) {
 }
 
 TEST(Bench, WithoutADeviceCudaSaysSoAndExitsWith3) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   // An empty list hides every device, so that the answer is the same on a machine that has one.
   const Ran bench = run("CUDA_VISIBLE_DEVICES= " + calibrate + " bench -o " + folder.path("a.jsonl"));
   EXPECT_EQ(bench.code, 3);
@@ -135,7 +136,7 @@ TEST(Bench, WithoutADeviceCudaSaysSoAndExitsWith3) {
 }
 
 TEST(Bench, ANeighbourThatDiesEndsTheOthersByName) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const std::string port = std::to_string(21000 + getpid() % 9000);
   const std::string rank = " WORLD_SIZE=2 PLIMSOLL_PORT=" + port + " " + calibrate +
                            " bench --backend host --timeout 30s --point 0.5 --narrow 0.01 -o " + folder.path("a.jsonl");
@@ -147,7 +148,7 @@ TEST(Bench, ANeighbourThatDiesEndsTheOthersByName) {
 }
 
 TEST(Probe, WritesAClusterThatTheCommandsTake) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const Ran probe = run("CUDA_VISIBLE_DEVICES= " + calibrate + " probe -o " + folder.path("cluster.json"));
   ASSERT_EQ(probe.code, 0) << probe.output;
   const Ran check = run(plimsoll_binary + " check --model llama-3.2-1b --cluster " + folder.path("cluster.json"));

@@ -5,7 +5,8 @@
 #include <cmath>
 
 #include "calibrate/import/import.hpp"
-#include "tests/unit/calibrate/temporary.hpp"
+#include "tests/support/temporary_folder.hpp"
+#include "tests/unit/calibrate/shell.hpp"
 
 namespace plimsoll::calibrate {
 namespace {
@@ -33,7 +34,7 @@ std::map<std::string, double> times(const Imported& imported) {
 }
 
 TEST(NcclTests, RowsAmidNoiseBecomeSamples) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const std::string path = folder.write("all_gather_perf.log", all_gather_log);
   EXPECT_EQ(kind_of_log(path), LogKind::nccl_tests);
   const auto imported = import_nccl_tests(path, {});
@@ -49,7 +50,7 @@ TEST(NcclTests, RowsAmidNoiseBecomeSamples) {
 }
 
 TEST(NcclTests, WrongValuesZeroTimesAndOtherUnitsAreNamedByLine) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const auto imported = import_nccl_tests(folder.write("all_gather_perf.log", all_gather_log), {});
   ASSERT_TRUE(imported);
   std::vector<std::string> codes;
@@ -59,7 +60,7 @@ TEST(NcclTests, WrongValuesZeroTimesAndOtherUnitsAreNamedByLine) {
 }
 
 TEST(NcclTests, AnUnnamedCollectiveIsToldByItsBusFactorOrAskedFor) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const std::string rows =
       "  268435456  67108864  float  sum  -1  1000.0  268.44  503.32  0  1000.0  268.44  503.32  0\n";
   const auto reduced = import_nccl_tests(folder.write("a.log", "# algbw\n" + rows), {});
@@ -93,7 +94,7 @@ const char* const trace =
 {"ph":"X","cat":"kernel","name":"ncclDevKernel_AllGather_RING_LL(x)","ts":5000,"dur":1100,"args":{"External id":21,"stream":22,"Collective name":"_allgather_base","In msg nelems":131335168,"Out msg nelems":262670336,"Group size":2,"dtype":"BFloat16"}})json";
 
 TEST(Kineto, KernelsByShapeAndCollectivesBySize) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const std::string path = folder.write("t.json", std::string(trace) + "]}");
   EXPECT_EQ(kind_of_log(path), LogKind::kineto);
   const auto imported = import_kineto(path, {});
@@ -113,7 +114,7 @@ TEST(Kineto, KernelsByShapeAndCollectivesBySize) {
 }
 
 TEST(Kineto, ATraceCutShortIsUsedUpToThereAndSaid) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const auto imported = import_kineto(folder.write("t.json", std::string(trace) + ",{\"ph\":\"X\",\"cat"), {});
   ASSERT_TRUE(imported);
   EXPECT_EQ(imported->samples.size(), 3U);
@@ -122,7 +123,7 @@ TEST(Kineto, ATraceCutShortIsUsedUpToThereAndSaid) {
 }
 
 TEST(GoogleBenchmark, PointsWithTheirUnitsAndForeignOnesCounted) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const std::string path = folder.write("b.json", R"({"context":{"library_build_type":"release"},"benchmarks":[
 {"name":"copy/direction=host_to_device/memory=pinned/bytes=1048576/iterations:1/manual_time","run_type":"iteration","real_time":22.5,"time_unit":"us","low_s":2.2e-05,"high_s":2.3e-05},
 {"name":"BM_other","run_type":"iteration","real_time":5,"time_unit":"ns"},
@@ -140,7 +141,7 @@ TEST(GoogleBenchmark, PointsWithTheirUnitsAndForeignOnesCounted) {
 }
 
 TEST(Import, OtherFilesAreOfNoKnownKind) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   EXPECT_EQ(kind_of_log(folder.write("a", "hello\n")), LogKind::unknown);
   EXPECT_EQ(kind_of_log(folder.write("b", "")), LogKind::unknown);
   EXPECT_EQ(kind_of_log(folder.write("c", "{\"model_type\": \"llama\"}")), LogKind::unknown);

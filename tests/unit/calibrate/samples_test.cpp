@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "calibrate/samples/sample_log.hpp"
-#include "tests/unit/calibrate/temporary.hpp"
+#include "tests/support/temporary_folder.hpp"
+#include "tests/unit/calibrate/shell.hpp"
 
 namespace plimsoll::calibrate {
 namespace {
@@ -36,7 +37,7 @@ std::vector<std::string> codes(const Diagnostics& diagnostics) {
 }
 
 TEST(Samples, SurviveTheFileUnchanged) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const Sample written = sample_of(4096);
   const auto read = read_samples(folder.write("a.jsonl", line_of(header_of("m")) + line_of(written)));
   ASSERT_TRUE(read);
@@ -53,7 +54,7 @@ TEST(Samples, SurviveTheFileUnchanged) {
 }
 
 TEST(Samples, EachDamagedLineIsNamedAndTheRestUsed) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const std::string text = line_of(header_of("m")) + line_of(sample_of(1)) + "not json\n" + line_of(sample_of(2, -1)) +
                            R"({"kind":"copy","sizes":{"bytes":3},"time_s":NaN})"
                            "\n" +
@@ -71,7 +72,7 @@ TEST(Samples, EachDamagedLineIsNamedAndTheRestUsed) {
 }
 
 TEST(Samples, OfAnotherMachineAreLeftOut) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const auto read = read_samples(folder.write("a.jsonl", line_of(header_of("m")) + line_of(sample_of(1)) +
                                                              line_of(header_of("other")) + line_of(sample_of(2))));
   ASSERT_TRUE(read);
@@ -80,14 +81,14 @@ TEST(Samples, OfAnotherMachineAreLeftOut) {
 }
 
 TEST(Samples, AFileWithoutHeaderIsRefused) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const auto read = read_samples(folder.write("a.jsonl", "{\"traceEvents\": []}\n"));
   ASSERT_FALSE(read);
   EXPECT_EQ(read.diagnostics().back().code, "samples.header");
 }
 
 TEST(SampleLog, ResumeKeepsWholeLinesAndCutsATornOne) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const std::string path =
       folder.write("a.jsonl", line_of(header_of("m")) + line_of(sample_of(1)) + R"({"kind":"copy","sizes":{"by)");
   {
@@ -105,7 +106,7 @@ TEST(SampleLog, ResumeKeepsWholeLinesAndCutsATornOne) {
 }
 
 TEST(SampleLog, RefusesToMixMachines) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const std::string path = folder.write("a.jsonl", line_of(header_of("m")) + line_of(sample_of(1)));
   const std::string before = text_of(path);
   const auto log = SampleLog::open(path, header_of("other"), true);

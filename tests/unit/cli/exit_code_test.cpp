@@ -62,7 +62,9 @@ TEST_F(ExitCode, AMissingFileIsThree) {
   }
 }
 
-TEST_F(ExitCode, ADirectoryForAFileIsThree) { EXPECT_EQ(run({"check", "--plan", testing::TempDir()}).code, 3); }
+TEST_F(ExitCode, ADirectoryForAFileIsThree) {
+  EXPECT_EQ(run({"check", "--plan", TemporaryFolder().path().string()}).code, 3);
+}
 
 TEST_F(ExitCode, WhatCannotBeWrittenIsThree) {
   const ProgramRun result = run({"sweep", "micro_batch=1", "--model", model.path(), "--cluster", "1xh100", "--set",

@@ -56,14 +56,4 @@ nlohmann::json run_json(std::vector<std::string> arguments, int expected_code) {
   return json;
 }
 
-TemporaryFile::TemporaryFile(const std::string& text, const std::string& suffix) {
-  path_ = testing::TempDir() + "plimsoll_XXXXXX" + suffix;
-  const int file = mkstemps(path_.data(), static_cast<int>(suffix.size()));
-  EXPECT_GE(file, 0);
-  close(file);
-  std::ofstream(path_, std::ios::binary) << text;
-}
-
-TemporaryFile::~TemporaryFile() { std::remove(path_.c_str()); }
-
 }  // namespace plimsoll::test

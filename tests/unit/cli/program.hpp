@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/temporary_folder.hpp"
+
 namespace plimsoll::test {
 
 struct ProgramRun {
@@ -22,13 +24,12 @@ nlohmann::json run_json(std::vector<std::string> arguments, int expected_code = 
 /// A file that is gone when the test ends.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::string& text, const std::string& suffix = ".json");
-  ~TemporaryFile();
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  explicit TemporaryFile(const std::string& text, const std::string& suffix = ".json")
+      : path_(folder_.write("file" + suffix, text)) {}
   const std::string& path() const { return path_; }
 
  private:
+  TemporaryFolder folder_;
   std::string path_;
 };
 

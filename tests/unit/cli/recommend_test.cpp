@@ -7,6 +7,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "tests/support/temporary_folder.hpp"
 #include "tests/unit/cli/program.hpp"
 
 namespace plimsoll::test {
@@ -74,7 +75,8 @@ TEST_F(Recommend, keeps_what_is_stated) {
 }
 
 TEST_F(Recommend, emits_files_that_read_back_as_its_plan) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "plimsoll_recommend_test";
+  const TemporaryFolder temporary;
+  const std::filesystem::path folder = temporary.path() / "emitted";
   const json answer =
       run_json(with({"--gpus", "2", "--global-batch", "8", "--set", "zero.stage=2", "--emit", folder.string()}));
   const json plan = json::parse(text_of(folder / "plan.json"));
@@ -85,7 +87,6 @@ TEST_F(Recommend, emits_files_that_read_back_as_its_plan) {
   EXPECT_THAT(text_of(folder / "launch.sh"), testing::AllOf(testing::HasSubstr("torchrun"), testing::HasSubstr("srun"),
                                                             testing::HasSubstr("deepspeed ")));
   EXPECT_THAT(text_of(folder / "report.md"), testing::HasSubstr("Why this one"));
-  std::filesystem::remove_all(folder);
 }
 
 TEST_F(Recommend, says_that_nothing_fits_and_what_lacks_least) {

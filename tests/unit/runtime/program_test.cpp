@@ -10,6 +10,8 @@
 #include <fstream>
 #include <regex>
 
+#include "tests/support/temporary_folder.hpp"
+
 namespace plimsoll {
 namespace {
 
@@ -48,25 +50,22 @@ Ended run(const std::string& arguments, const std::string& before = "") {
 
 class Program : public ::testing::Test {
  protected:
-  Program() : folder_(fs::temp_directory_path() / ("plimsoll-run-" + std::to_string(getpid()))) {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-    std::ofstream(file("tiny.json"))
-        << R"({"model_type": "mixtral", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+  Program() {
+    folder_.write("tiny.json",
+                  R"({"model_type": "mixtral", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
                "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 24, "num_local_experts": 4,
                "num_experts_per_tok": 2, "vocab_size": 256, "output_router_logits": true, "router_aux_loss_coef": 0.02,
-               "initializer_range": 0.1, "rope_theta": 100.0, "tie_word_embeddings": false})";
+               "initializer_range": 0.1, "rope_theta": 100.0, "tie_word_embeddings": false})");
     std::ofstream text(file("text"));
     for (int i = 0; i < 400; ++i) text << "the loss falls on text that says the same again, line " << i % 7 << "\n";
   }
-  ~Program() override { fs::remove_all(folder_); }
-  std::string file(const std::string& name) const { return (folder_ / name).string(); }
+  std::string file(const std::string& name) const { return folder_.path(name); }
   /// The arguments common to all runs, on `world` ranks.
   std::string job(int world, const std::string& more, const std::string& data = "text") const {
     return "--model " + file("tiny.json") + " --cluster " + std::to_string(world) +
            "xa100-80 --set sequence=32 --data " + file(data) + " --lr 3e-3 " + more;
   }
-  fs::path folder_;
+  test::TemporaryFolder folder_;
 };
 
 TEST_F(Program, LowersTheLossOnText) {

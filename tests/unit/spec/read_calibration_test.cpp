@@ -2,10 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "planner/spec/read_calibration.hpp"
 #include "planner/spec/read_cluster.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace plimsoll {
 namespace {
@@ -13,9 +12,9 @@ namespace {
 using ::testing::HasSubstr;
 
 Result<Calibration> read(const std::string& sections) {
-  const std::string path = ::testing::TempDir() + "calibration_under_test.json";
-  std::ofstream(path) << R"({"format": "plimsoll-calibration/1", "device": "h200")" << sections << "}";
-  return load_calibration(path, *load_cluster("2xh200"));
+  const test::TemporaryFolder folder;
+  const std::string text = R"({"format": "plimsoll-calibration/1", "device": "h200")" + sections + "}";
+  return load_calibration(folder.write("calibration.json", text), *load_cluster("2xh200"));
 }
 
 const Diagnostic* find(const Diagnostics& diagnostics, const std::string& code) {
@@ -71,8 +70,9 @@ TEST(ReadCalibration, HolesAreFilledWithPublishedFiguresAndSaid) {
 }
 
 TEST(ReadCalibration, AnotherDevicesCalibrationIsAWarning) {
-  const std::string path = ::testing::TempDir() + "calibration_of_another.json";
-  std::ofstream(path) << R"({"format": "plimsoll-calibration/1", "device": "a100-80"})";
+  const test::TemporaryFolder folder;
+  const std::string path =
+      folder.write("calibration.json", R"({"format": "plimsoll-calibration/1", "device": "a100-80"})");
   const auto calibration = load_calibration(path, *load_cluster("2xh200"));
   ASSERT_TRUE(calibration);
   EXPECT_NE(find(calibration.diagnostics(), "calibration.device"), nullptr);
