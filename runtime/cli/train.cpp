@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <condition_variable>
+#include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <thread>
 
 #include "planner/base/format.hpp"
@@ -54,6 +57,7 @@ class RankRun {
     run_.measured[static_cast<std::size_t>(transport_.rank()) % run_.measured.size()] = execution_.measured();
     return 0;
   }
+  void abandon() { backend_->abandon(); }
 
  private:
   bool first_rank() const { return transport_.rank() == 0; }
@@ -125,35 +129,51 @@ class RankRun {
   bool saved_ = false;
 };
 
-/// All ranks as threads of this process.
+/// All ranks as threads of this process.  The first that fails says why; the others follow within a moment, or are left where
+/// they hang: a thread that waits inside a driver cannot be woken.
 int run_threads(Run& run, int world) {
+  constexpr std::chrono::seconds moment{10};
   ThreadWorld threads(world, std::chrono::duration<double>(run.options.timeout_s));
-  std::vector<std::string> errors(static_cast<std::size_t>(world));
-  std::vector<int> codes(static_cast<std::size_t>(world));
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string reason;
+  int running = world, code = 0;
+  run.failed = [&](Transport& rank, const std::string& why) {
+    const std::lock_guard lock(mutex);
+    if (reason.empty()) reason = fmt::format("rank {}: {}", rank.rank(), why);
+    rank.abandon();
+    changed.notify_all();
+  };
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world; ++rank) {
     ranks.emplace_back([&, rank] {
-      const auto at = static_cast<std::size_t>(rank);
-      const auto transport = threads.connect(rank);
-      try {
-        codes[at] = train(run, *transport);
-      } catch (const std::exception& error) {
-        transport->abandon();
-        errors[at] = error.what();
-        codes[at] = 3;
-      }
+      const int ended = train(run, *threads.connect(rank));
+      const std::lock_guard lock(mutex);
+      code = std::max(code, ended);
+      --running;
+      changed.notify_all();
     });
   }
-  for (std::thread& rank : ranks) rank.join();
-  // Who waited for a rank that failed says less than that rank.
-  const std::string* worst = nullptr;
-  for (const std::string& error : errors) {
-    const bool follows = error.find("a rank has failed") != std::string::npos;
-    if (!error.empty() && (!worst || !follows)) worst = &error;
-    if (worst == &error && !follows) break;
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return running == 0 || !reason.empty(); });
+  if (!changed.wait_for(lock, moment, [&] { return running == 0; })) {
+    fmt::print(stderr, "plimsoll-run: {}\n", reason);
+    std::fflush(nullptr);
+    std::_Exit(3);
   }
-  if (worst) throw MachineError(*worst);
-  return *std::max_element(codes.begin(), codes.end());
+  lock.unlock();
+  for (std::thread& rank : ranks) rank.join();
+  if (!reason.empty()) throw MachineError(reason);
+  return code;
+}
+
+/// This process is one rank.
+int run_process(Run& run, Transport& rank) {
+  run.failed = [](Transport& self, const std::string& why) {
+    fmt::print(stderr, "plimsoll-run: rank {}: {}\n", self.rank(), why);
+    self.abandon();
+  };
+  return train(run, rank);
 }
 
 /// A log that is gone on with must be of this very program.
@@ -172,7 +192,17 @@ bool same_program(const RunOptions& options, const StepProgram& program) {
 
 }  // namespace
 
-int train(Run& run, Transport& transport) { return RankRun(run, transport).run(); }
+int train(Run& run, Transport& transport) {
+  std::unique_ptr<RankRun> rank;
+  try {
+    rank = std::make_unique<RankRun>(run, transport);
+    return rank->run();
+  } catch (const std::exception& error) {
+    run.failed(transport, error.what());
+    if (rank) rank->abandon();
+    return 3;
+  }
+}
 
 int run_job(const RunOptions& options) {
   const std::optional<Scenario> scenario = load_job(options);
@@ -188,8 +218,11 @@ int run_job(const RunOptions& options) {
       TokenSource::open(options.data, rank.feed, static_cast<std::uint64_t>(options.seed));
   print(tokens.diagnostics());
   if (!tokens) return 1;
-  Run run{options, *scenario, *tokens,
-          std::vector<std::vector<MeasuredOp>>(static_cast<std::size_t>(alone ? world : 1))};
+  Run run{options,
+          *scenario,
+          *tokens,
+          std::vector<std::vector<MeasuredOp>>(static_cast<std::size_t>(alone ? world : 1)),
+          {}};
   const auto processes = connect_processes(std::chrono::duration<double>(options.timeout_s));
   if (processes && processes->world() != world)
     throw MachineError(
@@ -197,17 +230,7 @@ int run_job(const RunOptions& options) {
   if (!processes || processes->rank() == 0)
     fmt::print("{} on {} rank{}, arena {} each, program {}, {}\n", scenario->model.name, world, world == 1 ? "" : "s",
                format(arena.size), program.digest, tokens->words());
-  int code = 0;
-  if (processes) {
-    try {
-      code = train(run, *processes);
-    } catch (const std::exception& error) {
-      fmt::print(stderr, "plimsoll-run: rank {}: {}\n", processes->rank(), error.what());
-      processes->abandon();
-    }
-  } else {
-    code = run_threads(run, world);
-  }
+  const int code = processes ? run_process(run, *processes) : run_threads(run, world);
   if (code == 0 && !options.trace.empty() && (!processes || processes->rank() == 0)) {
     std::ofstream file(options.trace);
     file << trace_of(program, run.measured);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,11 @@ class Backend {
 
   /// Takes the arena: one block.  @throws MachineError if the device has no room
   virtual std::byte* allocate_arena(Bytes size) = 0;
+  /// Host memory that copies to and from the device reach without making the host wait.
+  virtual std::shared_ptr<std::byte> allocate_host(Bytes size) {
+    const std::shared_ptr<std::byte[]> memory(new std::byte[static_cast<std::size_t>(size.count)]);
+    return {memory, memory.get()};
+  }
   /// The optimizer's settings from the next op on.
   virtual void set(const Hyperparameters& hyperparameters) = 0;
 
@@ -57,6 +63,9 @@ class Backend {
   virtual void end_buffer(const Operand&) {}
   /// All lanes meet: between two rounds of a repeated micro-batch and between steps.
   virtual void join_lanes() = 0;
+
+  /// This rank cannot go on: ends what is under way, so that the backend can be destroyed though its peers are gone.
+  virtual void abandon() {}
 
   // Outside the step.
   virtual void write(const Operand& to, std::span<const std::byte> from) = 0;

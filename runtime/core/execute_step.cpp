@@ -58,7 +58,7 @@ Operand Execution::operand(BufferId buffer, std::int64_t first) const {
 void Execution::allocate(BufferId buffer) {
   const BufferDecl& decl = rank_.buffers[buffer];
   if (decl.pool == Lane::host) {
-    host_buffers_[buffer] = std::make_unique<std::byte[]>(static_cast<std::size_t>(decl.size.count));
+    host_buffers_[buffer] = backend_.allocate_host(decl.size);
     return;
   }
   const Bytes block(std::max(alignment.count, round_up(decl.size.count, alignment.count)));

@@ -72,7 +72,7 @@ class Execution {
   const ArenaPlan arena_;
   Backend& backend_;
   std::byte* base_ = nullptr;
-  std::vector<std::unique_ptr<std::byte[]>> host_buffers_;  // by BufferId, those in host memory
+  std::vector<std::shared_ptr<std::byte>> host_buffers_;  // by BufferId, those in host memory
   std::vector<Operand> operands_;
   const std::function<MicroBatch(std::int64_t)>* feed_ = nullptr;
   MicroBatch batch_;

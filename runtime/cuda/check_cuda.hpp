@@ -6,6 +6,9 @@
 #include <fmt/format.h>
 #include <nccl.h>
 
+#include <cstddef>
+#include <memory>
+
 #include "planner/base/machine_error.hpp"
 
 namespace plimsoll::cuda {
@@ -19,6 +22,13 @@ inline void check(cublasStatus_t status, const char* what) {
 }
 inline void check(ncclResult_t status, const char* what) {
   if (status != ncclSuccess) throw MachineError(fmt::format("NCCL: {}: {}", what, ncclGetErrorString(status)));
+}
+
+/// Page-locked host memory: copies to and from it do not make the host wait.
+inline std::shared_ptr<std::byte> pinned(std::size_t bytes) {
+  void* memory = nullptr;
+  check(cudaMallocHost(&memory, bytes), "pinned memory");
+  return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFreeHost(p); }};
 }
 
 /// Device memory outside the arena: workspaces of libraries.

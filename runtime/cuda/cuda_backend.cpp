@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "runtime/core/row_bound.hpp"
 #include "runtime/cuda/cuda_state.hpp"
 
 namespace plimsoll {
@@ -20,16 +21,27 @@ CudaBackend::CudaBackend(const StepProgram& program, Transport& transport, doubl
   for (cudaStream_t& stream : impl_->streams)
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
   const RankProgram& rank = impl_->rank;
+  std::int64_t count_bytes = 0;  // each op that copies counts takes a place at most once
   for (OpId id = 0; id < rank.steady_end; ++id) {
+    const Op& op = rank.ops[id];
+    if (std::holds_alternative<HostCopy>(op.action) && op.write_count == 0)
+      count_bytes += rank.buffers[rank.refs[op.first_ref]].size.count;
     for (const OpId source : rank.waits(rank.ops[id])) {
       cudaEvent_t& event = impl_->events[source];
       if (!event) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event");
     }
   }
+  impl_->count_memory = cuda::pinned(static_cast<std::size_t>(count_bytes + 1));
   check(cudaEventCreateWithFlags(&impl_->join, cudaEventDisableTiming), "an event");
   std::vector<float> frequencies(rank.constants.begin(), rank.constants.end());
   const std::size_t bytes = frequencies.size() * sizeof(float);
   check(cudaMemcpy(impl_->constants.of(bytes + 4), frequencies.data(), bytes, cudaMemcpyHostToDevice), "constants");
+}
+
+void CudaBackend::abandon() {
+  // Kernels of a communicator wait for their peers for ever; an aborted communicator's kernels end.
+  for (auto& [key, communicator] : impl_->communicators) ncclCommAbort(communicator);
+  impl_->communicators.clear();
 }
 
 CudaBackend::~CudaBackend() {
@@ -45,6 +57,10 @@ std::byte* CudaBackend::allocate_arena(Bytes size) {
   check(cudaMalloc(&memory, static_cast<std::size_t>(size.count)), "allocating the arena");
   impl_->arena = static_cast<std::byte*>(memory);
   return impl_->arena;
+}
+
+std::shared_ptr<std::byte> CudaBackend::allocate_host(Bytes size) {
+  return cuda::pinned(static_cast<std::size_t>(size.count));
 }
 
 void CudaBackend::set(const Hyperparameters& hyperparameters) { impl_->hyperparameters = hyperparameters; }
@@ -83,9 +99,15 @@ void CudaBackend::copy_to_host(const Operation& operation) {
   const auto bytes = static_cast<std::size_t>(from.numel * size_of(from.dtype));
   void* to = operation.writes.empty() ? nullptr : operation.writes[0].data;
   if (!to) {
-    std::vector<std::int32_t>& values = impl_->counts[from.data];
-    values.resize(static_cast<std::size_t>(from.numel));
-    to = values.data();
+    // What stood there before has been read: the host walks the ops in order, and waits before it reads.
+    Impl::Counts& counts = impl_->counts[from.data];
+    if (counts.room < from.numel) {
+      counts.data = impl_->count_memory.get() + impl_->count_bytes_used;
+      counts.room = from.numel;
+      impl_->count_bytes_used += static_cast<std::int64_t>(bytes);
+    }
+    counts.numel = from.numel;
+    to = counts.data;
   }
   check(cudaMemcpyAsync(to, from.data, bytes, cudaMemcpyDeviceToHost, impl_->stream(operation.op.lane)),
         "copying to the host");
@@ -100,23 +122,21 @@ void CudaBackend::Impl::all_to_all(const Operation& o, const Collective& c, nccl
   if (o.reads.size() == 3) {
     const Shape& shape = rank.buffers[from.buffer].shape;
     const std::int64_t row = shape.numel() / shape.sizes[0] * size_of(from.dtype);
-    const auto &out = counted(o.reads[1]), &in = counted(o.reads[2]);
+    const auto out = counted(o.reads[1]), in = counted(o.reads[2]);
     const std::size_t local = std::min(out.size(), in.size()) / members;
     for (std::size_t i = 0; i < members; ++i) {
-      const auto sum = [&](const std::vector<std::int32_t>& values) {
+      const auto sum = [&](std::span<const std::int32_t> values) {
         const auto first = values.begin() + static_cast<std::ptrdiff_t>(i * local);
         return row * std::accumulate(first, first + static_cast<std::ptrdiff_t>(local), std::int64_t{0});
       };
       leave[i] = sum(out);
       arrive[i] = sum(in);
     }
-    const std::int64_t rows = std::accumulate(arrive.begin(), arrive.end(), std::int64_t{0}) / row;
-    const std::int64_t room = to.numel * size_of(to.dtype) / row;
-    if (rows > room)
-      throw MachineError(
-          fmt::format("{} rows arrive for this rank's experts, but its buffer \"{}\" has room for {}: "
-                      "raise moe.capacity_factor, or state the routing",
-                      rows, rank.buffers[to.buffer].name, room));
+    const auto rows_of = [&](const std::vector<std::int64_t>& bytes) {
+      return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}) / row;
+    };
+    check_row_bound({rows_of(arrive), to.numel * size_of(to.dtype) / row, rows_of(leave), group.size},
+                    rank.buffers[to.buffer].name);
   }
   check(ncclGroupStart(), "all_to_all");
   std::int64_t send_at = 0, receive_at = 0;

@@ -22,6 +22,7 @@ class CudaBackend final : public Backend {
   CudaBackend& operator=(const CudaBackend&) = delete;
 
   std::byte* allocate_arena(Bytes size) override;
+  std::shared_ptr<std::byte> allocate_host(Bytes size) override;
   void set(const Hyperparameters& hyperparameters) override;
   void launch(const Operation& operation) override;
   void communicate(const Operation& operation, const Collective& collective) override;
@@ -29,6 +30,7 @@ class CudaBackend final : public Backend {
   void copy_to_host(const Operation& operation) override;
   void wait_for(Lane lane) override;
   void join_lanes() override;
+  void abandon() override;
   void write(const Operand& to, std::span<const std::byte> from) override;
   void read(const Operand& from, std::span<std::byte> to) override;
 

@@ -32,7 +32,15 @@ struct CudaBackend::Impl {
   cuda::Attention attention;
   cuda::Scratch scratch, constants;
   std::map<std::pair<GroupId, Lane>, ncclComm_t> communicators;
-  std::map<const std::byte*, std::vector<std::int32_t>> counts;  ///< what was copied to the host, by address
+  /// Counts on the host, in pinned memory taken once: a pageable copy would block the host for as long as a peer that is gone
+  /// does not answer, and taking memory within a step makes the device wait.
+  struct Counts {
+    std::byte* data = nullptr;
+    std::int64_t room = 0, numel = 0;
+  };
+  std::shared_ptr<std::byte> count_memory;
+  std::int64_t count_bytes_used = 0;
+  std::map<const std::byte*, Counts> counts;  ///< what was copied to the host, by address on the device
 
   Impl(const StepProgram& p, Transport& t, double timeout)
       : program(p), rank(p.classes.front().program), transport(t), timeout_s(timeout) {}
@@ -57,9 +65,9 @@ struct CudaBackend::Impl {
       const cudaError_t status = cudaStreamQuery(on);
       if (status == cudaSuccess) return;
       if (status != cudaErrorNotReady) check(status, "a kernel of this lane");
+      if (transport.is_abandoned()) throw MachineError("waits for its device, but a rank has failed");
       const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
-      if (waited.count() > timeout_s)
-        throw MachineError(fmt::format("rank {} waited {:.0f} s for its device", transport.rank(), timeout_s));
+      if (waited.count() > timeout_s) throw MachineError(fmt::format("waited {:.0f} s for its device", timeout_s));
       if (waited.count() > 2e-3) std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   }
@@ -83,10 +91,10 @@ struct CudaBackend::Impl {
     return found;
   }
 
-  const std::vector<std::int32_t>& counted(const Operand& operand) const {
+  std::span<const std::int32_t> counted(const Operand& operand) const {
     const auto found = counts.find(operand.data);
     CHECK(found != counts.end(), "counts that were not copied to the host");
-    return found->second;
+    return {reinterpret_cast<const std::int32_t*>(found->second.data), static_cast<std::size_t>(found->second.numel)};
   }
 
   /// Rows of each local expert: sums over the sources.

@@ -84,7 +84,7 @@ void CudaBackend::Impl::experts(const Operation& o) {
   if (call.routine == Routine::swiglu || call.routine == Routine::swiglu_backward) {
     std::int64_t rows = s[0];
     if (s[3] > 0) {
-      const auto& values = counted(o.reads.back());
+      const auto values = counted(o.reads.back());
       rows = std::accumulate(values.begin(), values.begin() + s[3], std::int64_t{0});
     }
     const bool back = call.routine == Routine::swiglu_backward;

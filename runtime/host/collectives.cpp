@@ -1,14 +1,12 @@
 // Collectives over a transport (runtime/host/collectives.hpp).
 #include "runtime/host/collectives.hpp"
 
-#include <fmt/format.h>
-
 #include <cstring>
 #include <numeric>
 
 #include "planner/base/check.hpp"
-#include "planner/base/machine_error.hpp"
 #include "runtime/core/number.hpp"
+#include "runtime/core/row_bound.hpp"
 
 namespace plimsoll {
 
@@ -101,13 +99,9 @@ void all_to_all(const Exchange& e, const Operation& operation, const Collective&
     const std::int64_t entries = std::min(a.numel(), b.numel());
     leave = counted_bounds(operation.reads[1], entries, n, row);
     arrive = counted_bounds(operation.reads[2], entries, n, row);
-    const std::int64_t room = to.numel * size_of(to.dtype);
-    if (arrive.back() > room)
-      throw MachineError(
-          fmt::format("{} rows arrive for this rank's experts, but its buffer \"{}\" has room for {}: the routing is "
-                      "more uneven than "
-                      "the plan states; raise moe.capacity_factor, or state the routing",
-                      arrive.back() / row, program.buffers[to.buffer].name, room / row));
+    check_row_bound(
+        {arrive.back() / row, to.numel * size_of(to.dtype) / row, leave.back() / row, static_cast<std::int64_t>(n)},
+        program.buffers[to.buffer].name);
   }
   const Parts send = cut(from.data, leave), receive = cut(to.data, arrive);
   std::memcpy(receive[e.members.self].data(), send[e.members.self].data(), send[e.members.self].size());

@@ -16,6 +16,7 @@ class ThreadTransport final : public Transport {
   int rank() const override { return rank_; }
   int world() const override { return shared_.world_; }
   void abandon() override { shared_.abandon(); }
+  bool is_abandoned() const override { return shared_.is_abandoned(); }
 
   void exchange(const Members& members, const std::vector<std::span<const std::byte>>& send,
                 const std::vector<std::span<std::byte>>& receive) override {
@@ -47,8 +48,8 @@ ThreadWorld::Message ThreadWorld::receive(int from, int to) {
   std::unique_lock lock(mutex_);
   auto& box = boxes_[{from, to}];
   const bool there = changed_.wait_for(lock, timeout_, [&] { return !box.empty() || abandoned_; });
-  if (!there) throw MachineError(fmt::format("rank {} waited {:.0f} s for rank {}", to, timeout_.count(), from));
-  if (box.empty()) throw MachineError(fmt::format("rank {} waits for rank {}, but a rank has failed", to, from));
+  if (!there) throw MachineError(fmt::format("waited {:.0f} s for rank {}", timeout_.count(), from));
+  if (box.empty()) throw MachineError(fmt::format("waits for rank {}, but a rank has failed", from));
   Message message = std::move(box.front());
   box.pop_front();
   return message;
@@ -58,6 +59,11 @@ void ThreadWorld::abandon() {
   const std::lock_guard lock(mutex_);
   abandoned_ = true;
   changed_.notify_all();
+}
+
+bool ThreadWorld::is_abandoned() {
+  const std::lock_guard lock(mutex_);
+  return abandoned_;
 }
 
 void barrier(Transport& transport) {

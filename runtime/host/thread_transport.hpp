@@ -25,6 +25,7 @@ class ThreadWorld {
   void send(int from, int to, Message message);
   Message receive(int from, int to);
   void abandon();
+  bool is_abandoned();
 
   const int world_;
   const std::chrono::duration<double> timeout_;

@@ -27,6 +27,8 @@ class Transport {
                         const std::vector<std::span<std::byte>>& receive) = 0;
   /// Tells the others that this rank cannot go on.
   virtual void abandon() = 0;
+  /// True once a rank has said so; false where its end is this process's end too.
+  virtual bool is_abandoned() const { return false; }
 };
 
 /// A message of no bytes from everyone to everyone.

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <limits>
+#include <set>
 #include <thread>
 
 #include "planner/base/machine_error.hpp"
@@ -42,34 +43,48 @@ class MpiTransport final : public Transport {
   void exchange(const Members& members, const std::vector<std::span<const std::byte>>& send,
                 const std::vector<std::span<std::byte>>& receive) override {
     std::vector<MPI_Request> requests;
+    std::vector<int> peers;  // of each request
     for (std::size_t i = 0; i < members.size(); ++i) {
       if (i == members.self) continue;
       const int peer = members.ranks[i];
       for (std::size_t at = 0; at == 0 || at < receive[i].size(); at += largest_part) {
         const std::size_t size = std::min(largest_part, receive[i].size() - at);
+        peers.push_back(peer);
         MPI_Irecv(receive[i].data() + at, static_cast<int>(size), MPI_BYTE, peer, 0, MPI_COMM_WORLD,
                   &requests.emplace_back());
       }
       for (std::size_t at = 0; at == 0 || at < send[i].size(); at += largest_part) {
         const std::size_t size = std::min(largest_part, send[i].size() - at);
+        peers.push_back(peer);
         MPI_Isend(send[i].data() + at, static_cast<int>(size), MPI_BYTE, peer, 0, MPI_COMM_WORLD,
                   &requests.emplace_back());
       }
     }
-    wait(requests);
+    wait(requests, peers);
   }
 
  private:
-  void wait(std::vector<MPI_Request>& requests) {
+  void wait(std::vector<MPI_Request>& requests, const std::vector<int>& peers) {
     const auto start = std::chrono::steady_clock::now();
     for (int done = 0;;) {
       MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
       if (done) return;
       const auto waited = std::chrono::steady_clock::now() - start;
       if (waited > timeout_)
-        throw MachineError(fmt::format("rank {} waited {:.0f} s for the other ranks", rank_, timeout_.count()));
+        throw MachineError(fmt::format("waited {:.0f} s for rank {}", timeout_.count(), late(requests, peers)));
       if (waited > std::chrono::milliseconds(1)) std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
+  }
+
+  /// The ranks whose messages have not come or gone, as "1, 3".
+  static std::string late(std::vector<MPI_Request>& requests, const std::vector<int>& peers) {
+    std::set<int> ranks;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      int done = 0;
+      MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE);
+      if (!done) ranks.insert(peers[i]);
+    }
+    return fmt::format("{}", fmt::join(ranks, ", "));
   }
 
   const std::chrono::duration<double> timeout_;

@@ -152,6 +152,20 @@ TEST_F(Program, RefusesToGoOnWithTheLogOfAnotherProgram) {
   EXPECT_THAT(ended.text, HasSubstr("is the log of program"));
 }
 
+/// What all ranks end with once more rows arrive at one of them than the plan has room for.
+const char* const beyond_the_bound =
+    "rank [01]: [0-9]+ rows arrive for this rank's experts, but its buffer \"routing weights\" has room for 80 "
+    "\\(1.25 x the mean of 64\\): .*moe.capacity_factor=1\\.[0-9]+ holds this step, 2 any routing";
+
+TEST_F(Program, EndsWithTheBoundOnceTheRoutingExceedsIt) {
+  const std::string skewed = "--steps 200 --set expert_parallel=2 --timeout 20";
+  const Ended ended = run(job(2, skewed));
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_THAT(ended.text, ::testing::ContainsRegex(beyond_the_bound));
+  EXPECT_FALSE(ended.losses().empty()) << "it ends at the first step, not once the routing has moved";
+  EXPECT_EQ(run(job(2, "--steps 40 --set expert_parallel=2 --set moe.capacity_factor=2")).code, 0);
+}
+
 class Processes : public Program {
  protected:
   void SetUp() override {
@@ -193,6 +207,12 @@ TEST_F(Processes, ComputeTheLossesOfThreads) {
   EXPECT_EQ(processes.losses(), threads.losses());
 }
 
+TEST_F(Processes, EndTogetherWhereOneReceivesMoreRowsThanPlanned) {
+  const Ended ended = run(job(2, "--steps 200 --set expert_parallel=2 --timeout 20"), mpirun + std::string("-n 2"));
+  EXPECT_EQ(ended.code, 3) << ended.text;
+  EXPECT_THAT(ended.text, ::testing::ContainsRegex(beyond_the_bound));
+}
+
 TEST_F(Processes, EndWhereARankIsKilled) {
   const Ended ended = after_signal("KILL");
   EXPECT_NE(ended.code, 0) << ended.text;
@@ -204,7 +224,7 @@ TEST_F(Processes, EndWithTheOpWhereARankHangs) {
   const Ended ended = after_signal("STOP");
   EXPECT_NE(ended.code, 0);
   EXPECT_NE(ended.code, 124) << "ended by this test's own timeout";
-  EXPECT_THAT(ended.text, ::testing::AllOf(HasSubstr("waited 4 s for the other ranks"), HasSubstr("at op")));
+  EXPECT_THAT(ended.text, ::testing::AllOf(HasSubstr("rank 0: waited 4 s for rank 1"), HasSubstr("at op")));
   EXPECT_FALSE(orphans());
 }
 
