@@ -1,8 +1,5 @@
 // How do the processes of one measurement keep together?  Rank 0 listens, the others connect; then rank 0 decides and the
-// others follow.  Who and where comes from the launcher's environment:
-//   torchrun   RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT (torchrun itself listens there: the next port is used)
-//   Open MPI   OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK; MASTER_ADDR if the ranks are on several nodes
-//   Slurm      SLURM_PROCID SLURM_NTASKS SLURM_LOCALID; rank 0 is on the first node of SLURM_STEP_NODELIST
+// others follow.  Who and where comes from the launcher's environment (planner/base/rank_names.hpp).
 // A rank that dies, or that takes longer over one point than the timeout, ends all ranks, with its name.
 #pragma once
 
@@ -11,21 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "planner/base/rank_names.hpp"
+
 namespace plimsoll::calibrate {
-
-struct RankNames {
-  int rank = 0, world = 1, local_rank = 0;
-  std::string master = "127.0.0.1";
-  int port = 29517;
-  std::string launcher = "none";
-};
-
-/// Reads the environment through `get` (std::getenv).
-/// @throws MachineError where a launcher's variables contradict each other or are no numbers
-RankNames rank_names(const std::function<const char*(const char*)>& get);
-
-/// "node[003-010,020],other" -> "node003".
-std::string first_host(const std::string& slurm_node_list);
 
 class Ranks {
  public:

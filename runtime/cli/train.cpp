@@ -12,6 +12,7 @@
 
 #include "planner/base/format.hpp"
 #include "planner/base/machine_error.hpp"
+#include "planner/base/rank_names.hpp"
 #include "planner/step/build_step.hpp"
 #include "runtime/cli/cuda_backend.hpp"
 #include "runtime/cli/job.hpp"
@@ -20,6 +21,7 @@
 #include "runtime/host/host_backend.hpp"
 #include "runtime/host/thread_transport.hpp"
 #include "runtime/mpi/mpi_world.hpp"
+#include "runtime/tcp/tcp_world.hpp"
 
 namespace plimsoll {
 
@@ -54,6 +56,7 @@ class RankRun {
     if (!begin()) return 1;
     for (std::int64_t step = progress_.steps; step < run_.options.steps; ++step) one_step(step);
     if (!run_.options.checkpoints.empty() && !saved_) save();
+    barrier(transport_);  // a rank that leaves before the others looks like one that died
     run_.measured[static_cast<std::size_t>(transport_.rank()) % run_.measured.size()] = execution_.measured();
     return 0;
   }
@@ -172,8 +175,17 @@ int run_process(Run& run, Transport& rank) {
   run.failed = [](Transport& self, const std::string& why) {
     fmt::print(stderr, "plimsoll-run: rank {}: {}\n", self.rank(), why);
     self.abandon();
+    std::fflush(nullptr);
+    std::_Exit(3);  // what a device still waits for would keep this rank for ever
   };
   return train(run, rank);
+}
+
+/// What connects this process to those that a launcher started with it; null if it was started alone.
+std::unique_ptr<Transport> connect_processes(const RankNames& names, std::chrono::duration<double> timeout) {
+  if (started_by_mpi()) return connect_by_mpi(timeout);
+  if (names.world > 1) return connect_by_tcp(names, timeout);
+  return nullptr;
 }
 
 /// A log that is gone on with must be of this very program.
@@ -208,7 +220,8 @@ int run_job(const RunOptions& options) {
   const std::optional<Scenario> scenario = load_job(options);
   if (!scenario) return 1;
   const int world = scenario->plan.world_size;
-  const bool alone = !started_as_process_of_job();
+  const RankNames names = rank_names([](const char* name) -> const char* { return std::getenv(name); });
+  const bool alone = !started_by_mpi() && names.world == 1;
   const StepProgram program = build_step(*scenario, 0);
   const RankProgram& rank = program.classes.front().program;
   const ArenaPlan arena = plan_arena(rank);
@@ -223,7 +236,7 @@ int run_job(const RunOptions& options) {
           *tokens,
           std::vector<std::vector<MeasuredOp>>(static_cast<std::size_t>(alone ? world : 1)),
           {}};
-  const auto processes = connect_processes(std::chrono::duration<double>(options.timeout_s));
+  const auto processes = connect_processes(names, std::chrono::duration<double>(options.timeout_s));
   if (processes && processes->world() != world)
     throw MachineError(
         fmt::format("{} processes were started, but the plan is for {} ranks", processes->world(), world));

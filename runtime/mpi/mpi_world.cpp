@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <set>
 #include <thread>
@@ -94,8 +95,14 @@ class MpiTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> connect_processes(std::chrono::duration<double> timeout) {
-  if (!started_as_process_of_job()) return nullptr;
+bool started_by_mpi() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
+    if (std::getenv(name) != nullptr) return true;
+  }
+  return false;
+}
+
+std::unique_ptr<Transport> connect_by_mpi(std::chrono::duration<double> timeout) {
   return std::make_unique<MpiTransport>(timeout);
 }
 

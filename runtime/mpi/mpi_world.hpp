@@ -1,4 +1,4 @@
-// Ranks as MPI processes: was this process started by mpirun or srun, and how does it reach the others?
+// Ranks as MPI processes: was this process started by mpirun or by srun with PMI, and how does it reach the others?
 #pragma once
 
 #include <chrono>
@@ -8,12 +8,10 @@
 
 namespace plimsoll {
 
-/// The connection of this process to its job; null if it was started alone.  Ends the whole job where a peer does not answer
-/// within the timeout.
-/// @throws MachineError if it was started as one of several, but this build has no MPI
-std::unique_ptr<Transport> connect_processes(std::chrono::duration<double> timeout);
+/// True if the environment says that this is one of several processes of an MPI job, and this build can join it.
+bool started_by_mpi();
 
-/// True if the environment says that this is one of several processes of a job.
-bool started_as_process_of_job();
+/// The connection of this process to its job.  Ends the whole job where a peer does not answer within the timeout.
+std::unique_ptr<Transport> connect_by_mpi(std::chrono::duration<double> timeout);
 
 }  // namespace plimsoll

@@ -1,12 +1,13 @@
-// A build without MPI (runtime/mpi/mpi_world.hpp).
-#include "planner/base/machine_error.hpp"
+// A build without MPI (runtime/mpi/mpi_world.hpp): what mpirun starts keeps together over TCP.
+#include "planner/base/check.hpp"
 #include "runtime/mpi/mpi_world.hpp"
 
 namespace plimsoll {
 
-std::unique_ptr<Transport> connect_processes(std::chrono::duration<double>) {
-  if (!started_as_process_of_job()) return nullptr;
-  throw MachineError("this build has no MPI: start plimsoll-run alone, and its ranks are threads of it");
+bool started_by_mpi() { return false; }
+
+std::unique_ptr<Transport> connect_by_mpi(std::chrono::duration<double>) {
+  CHECK(false, "no process of this build is started by MPI");
 }
 
 }  // namespace plimsoll

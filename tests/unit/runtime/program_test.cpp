@@ -1,5 +1,6 @@
 // plimsoll-run as its users start it: steps, checkpoints that come back whole, elsewhere and to the same losses, and how it
 // ends where input or machine are at fault.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -164,6 +165,57 @@ TEST_F(Program, EndsWithTheBoundOnceTheRoutingExceedsIt) {
   EXPECT_THAT(ended.text, ::testing::ContainsRegex(beyond_the_bound));
   EXPECT_FALSE(ended.losses().empty()) << "it ends at the first step, not once the routing has moved";
   EXPECT_EQ(run(job(2, "--steps 40 --set expert_parallel=2 --set moe.capacity_factor=2")).code, 0);
+}
+
+/// Two processes that hold together by what torchrun or Slurm tells them, as this test tells them.
+class Launched : public Program {
+ protected:
+  static std::string torchrun(int rank) {
+    return fmt::format("RANK={} WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={} {}", rank, port(),
+                       PLIMSOLL_RUN_BINARY);
+  }
+  static std::string slurm(int rank) {
+    return fmt::format("SLURM_PROCID={} SLURM_NTASKS=2 SLURM_STEP_NODELIST=localhost PLIMSOLL_PORT={} {}", rank, port(),
+                       PLIMSOLL_RUN_BINARY);
+  }
+  /// Rank 1 beside rank 0, whose output and exit code count; `meanwhile` may strike at $second.
+  Ended both(std::string (*launcher)(int), const std::string& arguments, const std::string& meanwhile = "") const {
+    return start(
+        fmt::format("{} {} > {} 2>&1 & second=$!; {} timeout 60 sh -c '{} {}'; code=$?; kill -9 $second; exit "
+                    "$code",
+                    launcher(1), arguments, file("second"), meanwhile, launcher(0), arguments));
+  }
+
+ private:
+  static int port() { return 20000 + static_cast<int>(getpid() % 20000); }
+};
+
+TEST_F(Launched, ComputeTheLossesOfThreads) {
+  const std::string arguments =
+      job(2, "--steps 3 --set precision=fp32 --set expert_parallel=2 --set moe.capacity_factor=4");
+  const Ended threads = run(arguments);
+  for (const auto launcher : {torchrun, slurm}) {
+    const Ended processes = both(launcher, arguments);
+    EXPECT_EQ(processes.code, 0) << processes.text;
+    EXPECT_EQ(processes.losses().size(), 3U);
+    EXPECT_EQ(processes.losses(), threads.losses());
+  }
+}
+
+TEST_F(Launched, EndWithTheNameOfARankThatIsKilledOrHangs) {
+  const std::string long_job = job(2, "--steps 1000000 --timeout 3");
+  for (const auto& [signal, words] :
+       {std::pair("KILL", "rank 0: rank 1 ended"), {"STOP", "rank 0: waited 3 s for rank 1"}}) {
+    const Ended ended = both(torchrun, long_job, fmt::format("(sleep 2; kill -{} $second) &", signal));
+    EXPECT_EQ(ended.code, 3) << ended.text;
+    EXPECT_THAT(ended.text, ::testing::AllOf(HasSubstr(words), HasSubstr("at op")));
+  }
+}
+
+TEST_F(Launched, NameARankThatDoesNotCome) {
+  const Ended ended = start(torchrun(0) + " " + job(2, "--timeout 1"));
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_THAT(ended.text, HasSubstr("of 2 ranks that torchrun started these did not come within 1 s: 1"));
 }
 
 class Processes : public Program {

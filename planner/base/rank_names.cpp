@@ -1,5 +1,7 @@
-// Who am I?  The launchers' environment variables (calibrate/bench/ranks.hpp).  Sources: torchrun, "Environment Variables";
+// Who am I?  The launchers' environment variables (planner/base/rank_names.hpp).  Sources: torchrun, "Environment Variables";
 // Open MPI FAQ, "what environment variables are available"; Slurm, srun manual, "OUTPUT ENVIRONMENT VARIABLES".
+#include "planner/base/rank_names.hpp"
+
 #include <fmt/format.h>
 
 #include <array>
@@ -7,10 +9,9 @@
 #include <optional>
 #include <string_view>
 
-#include "calibrate/bench/ranks.hpp"
 #include "planner/base/machine_error.hpp"
 
-namespace plimsoll::calibrate {
+namespace plimsoll {
 namespace {
 
 using Get = std::function<const char*(const char*)>;
@@ -68,7 +69,9 @@ RankNames rank_names(const Get& get) {
   if (const char* master = get("MASTER_ADDR")) names.master = master;
   if (const auto port = number(get, "MASTER_PORT")) names.port = *port + 1;
   if (const auto port = number(get, "PLIMSOLL_PORT")) names.port = *port;
+  if (names.port > 65535)
+    throw MachineError(fmt::format("port {} is beyond 65535: MASTER_PORT or PLIMSOLL_PORT", names.port));
   return names;
 }
 
-}  // namespace plimsoll::calibrate
+}  // namespace plimsoll
