@@ -70,6 +70,8 @@ class Backend {
   // Outside the step.
   virtual void write(const Operand& to, std::span<const std::byte> from) = 0;
   virtual void read(const Operand& from, std::span<std::byte> to) = 0;
+  /// The buffer from the operand on becomes 0.
+  virtual void clear(const Operand& operand) = 0;
 };
 
 }  // namespace plimsoll

@@ -200,10 +200,8 @@ Result<Progress> load_checkpoint(Execution& execution, const std::string& folder
       return wrong(folder, fmt::format("holds {} of {} elements of {}", held, slot.whole_numel, slot.name),
                    "is it of this model?");
   }
-  set_weights(execution, [&](const ParameterSlot& slot, std::int64_t index) {
-    float value = 0;
-    copy_elements(state.pieces.at(slot.name), 0, index, {&value, 1});
-    return value;
+  set_weights(execution, [&](const ParameterSlot& slot, std::int64_t first, std::span<float> values) {
+    copy_elements(state.pieces.at(slot.name), 0, first, values);
   });
   for (const FlatGroup& group : execution.rank().flat_groups) {
     for (std::size_t kind = 1; kind < kinds.size(); ++kind) {

@@ -42,13 +42,28 @@ void in_parallel(std::int64_t begin, std::int64_t end, const std::function<void(
   for (std::thread& thread : running) thread.join();
 }
 
-void write_numbers(Execution& execution, const Operand& to, std::span<const float> values) {
-  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_of(to.dtype)));
-  in_parallel(0, static_cast<std::int64_t>(values.size()), [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t i = first; i < last; ++i)
-      set_number(bytes.data(), to.dtype, i, static_cast<double>(values[static_cast<std::size_t>(i)]));
-  });
-  execution.backend().write(to, bytes);
+/// Elements that pass through one piece of host memory at a time.
+constexpr std::int64_t chunk = 1 << 23;
+
+/// Writes values as the operand's type, through `staging` of a chunk in fp32.
+void write_numbers(Execution& execution, const Operand& to, std::span<const float> values, std::byte* staging) {
+  const std::int64_t size = size_of(to.dtype);
+  for (std::size_t done = 0; done < values.size(); done += static_cast<std::size_t>(chunk)) {
+    const auto part = values.subspan(done, std::min(static_cast<std::size_t>(chunk), values.size() - done));
+    in_parallel(0, static_cast<std::int64_t>(part.size()), [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i)
+        set_number(staging, to.dtype, i, static_cast<double>(part[static_cast<std::size_t>(i)]));
+    });
+    Operand there = to;
+    there.data += static_cast<std::int64_t>(done) * size;
+    there.numel -= static_cast<std::int64_t>(done);
+    execution.backend().write(there, {staging, part.size() * static_cast<std::size_t>(size)});
+  }
+}
+
+/// Room for `most` values, at most a chunk.
+std::shared_ptr<std::byte> staging_of(Execution& execution, std::int64_t most) {
+  return execution.backend().allocate_host(Bytes(std::min(chunk, most) * std::int64_t{sizeof(float)}));
 }
 
 /// SplitMix64's finaliser.
@@ -58,8 +73,30 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Uniform in (0, 1].
-double uniform(std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 1) * 0x1p-53; }
+/// Two independent deviates of a standard normal distribution, by Box and Muller, from 64 random bits: 40 for the radius, which
+/// reaches 7.4 deviations, 24 for the angle.
+std::pair<float, float> normal_pair(std::uint64_t bits) {
+  const float uniform = (static_cast<float>(bits >> 24) + 1) * 0x1p-40F;  // (0, 1]
+  const float radius = std::sqrt(-2 * std::log(uniform));
+  const float angle = static_cast<float>(bits & 0xffffffU) * (0x1p-24F * 2 * std::numbers::pi_v<float>);
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+/// Elements [first, first + values.size()) of the flat vector of a group; padding is 0.
+void fill_flat(const RankProgram& rank, const FlatGroup& group, std::int64_t first, std::span<float> values,
+               const ValuesOf& values_of) {
+  std::fill(values.begin(), values.end(), 0.0F);
+  const std::int64_t end = first + static_cast<std::int64_t>(values.size());
+  for (std::uint32_t i = 0; i < group.slot_count; ++i) {
+    const ParameterSlot& slot = rank.slots[group.first_slot + i];
+    const std::int64_t from = std::max(slot.offset, first), to = std::min(slot.offset + slot.numel, end);
+    if (from >= to) continue;
+    in_parallel(from, to, [&](std::int64_t begin, std::int64_t stop) {
+      values_of(slot, slot.first + begin - slot.offset,
+                values.subspan(static_cast<std::size_t>(begin - first), static_cast<std::size_t>(stop - begin)));
+    });
+  }
+}
 
 }  // namespace
 
@@ -88,47 +125,55 @@ std::vector<float> read_shard(Execution& execution, const FlatGroup& group, Stat
 void write_shard(Execution& execution, const FlatGroup& group, StateKind kind, std::span<const float> values) {
   CHECK(static_cast<std::int64_t>(values.size()) == group.shard_numel, "a shard of another size");
   const BufferId buffer = buffer_of(group, kind);
-  write_numbers(execution, execution.operand(buffer, first_of(group, buffer)), values);
+  write_numbers(execution, execution.operand(buffer, first_of(group, buffer)), values,
+                staging_of(execution, group.shard_numel).get());
 }
 
-float initial_value(std::uint64_t seed, std::string_view name, std::int64_t index, double deviation) {
-  if (deviation == 0) return 1;
+void initial_values(std::uint64_t seed, std::string_view name, double deviation, std::int64_t first,
+                    std::span<float> values) {
+  if (deviation == 0) return std::fill(values.begin(), values.end(), 1.0F);
   std::uint64_t key = seed ^ 0xcbf29ce484222325ULL;
   for (const char letter : name) key = (key ^ static_cast<unsigned char>(letter)) * 0x100000001b3ULL;
-  const std::uint64_t counter = mix(key) + 0x9e3779b97f4a7c15ULL * (2 * static_cast<std::uint64_t>(index) + 1);
-  // Box and Muller's normal deviate.
-  const double radius = std::sqrt(-2 * std::log(uniform(mix(counter))));
-  const double angle = 2 * std::numbers::pi * uniform(mix(counter + 0x9e3779b97f4a7c15ULL));
-  return static_cast<float>(deviation * radius * std::cos(angle));
+  key = mix(key);
+  // Elements 2 p and 2 p + 1 are the pair of counter p.
+  const auto scale = static_cast<float>(deviation);
+  std::size_t at = 0;
+  for (auto index = static_cast<std::uint64_t>(first); at < values.size(); index = (index / 2 + 1) * 2) {
+    const auto [even, odd] = normal_pair(mix(key + 0x9e3779b97f4a7c15ULL * (index / 2 + 1)));
+    if (index % 2 == 0) values[at++] = scale * even;
+    if (at < values.size()) values[at++] = scale * odd;
+  }
 }
 
-void set_weights(Execution& execution, const std::function<float(const ParameterSlot&, std::int64_t)>& value) {
+void set_weights(Execution& execution, const ValuesOf& values_of) {
   const RankProgram& rank = execution.rank();
+  std::int64_t most = 0;
+  for (const FlatGroup& group : rank.flat_groups) most = std::max(most, group.weights_numel);
+  const std::shared_ptr<std::byte> staging = staging_of(execution, most);
+  std::vector<float> memory(static_cast<std::size_t>(std::min(chunk, most)));
   for (const FlatGroup& group : rank.flat_groups) {
     // All that the weights' buffer holds; the shard is a part of it.
-    std::vector<float> flat(static_cast<std::size_t>(group.weights_numel));
-    for (std::uint32_t i = 0; i < group.slot_count; ++i) {
-      const ParameterSlot& slot = rank.slots[group.first_slot + i];
-      const std::int64_t begin = std::max(slot.offset, group.weights_first);
-      const std::int64_t end = std::min(slot.offset + slot.numel, group.weights_first + group.weights_numel);
-      in_parallel(begin, end, [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t at = first; at < last; ++at)
-          flat[static_cast<std::size_t>(at - group.weights_first)] = value(slot, slot.first + at - slot.offset);
-      });
+    const std::int64_t end = group.weights_first + group.weights_numel;
+    for (std::int64_t first = group.weights_first; first < end; first += chunk) {
+      const auto values = std::span(memory).first(static_cast<std::size_t>(std::min(chunk, end - first)));
+      fill_flat(rank, group, first, values, values_of);
+      write_numbers(execution, execution.operand(group.weights, first - group.weights_first), values, staging.get());
+      const std::int64_t from = std::max(first, group.shard_first);
+      const std::int64_t to =
+          std::min(first + static_cast<std::int64_t>(values.size()), group.shard_first + group.shard_numel);
+      if (group.master == FlatGroup::none || from >= to) continue;
+      write_numbers(execution, execution.operand(group.master, from - group.shard_first),
+                    values.subspan(static_cast<std::size_t>(from - first), static_cast<std::size_t>(to - from)),
+                    staging.get());
     }
-    write_numbers(execution, execution.operand(group.weights), flat);
-    const auto shard = std::span(flat).subspan(static_cast<std::size_t>(group.shard_first - group.weights_first),
-                                               static_cast<std::size_t>(group.shard_numel));
-    if (group.master != FlatGroup::none) write_shard(execution, group, StateKind::weights, shard);
-    const std::vector<float> zeros(static_cast<std::size_t>(group.shard_numel));
-    for (const StateKind kind : {StateKind::first_moment, StateKind::second_moment, StateKind::gradient})
-      write_shard(execution, group, kind, zeros);
+    for (const BufferId buffer : {group.first_moment, group.second_moment, group.gradient})
+      execution.backend().clear(execution.operand(buffer));
   }
 }
 
 void initialise(Execution& execution, std::uint64_t seed) {
-  set_weights(execution, [seed](const ParameterSlot& slot, std::int64_t index) {
-    return initial_value(seed, slot.name, index, slot.initial_std);
+  set_weights(execution, [seed](const ParameterSlot& slot, std::int64_t first, std::span<float> values) {
+    initial_values(seed, slot.name, slot.initial_std, first, values);
   });
 }
 

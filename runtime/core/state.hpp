@@ -28,14 +28,17 @@ void for_each_piece(const RankProgram& rank, const std::function<void(const Shar
 std::vector<float> read_shard(Execution& execution, const FlatGroup& group, StateKind kind);
 void write_shard(Execution& execution, const FlatGroup& group, StateKind kind, std::span<const float> values);
 
-/// The value of an element of a parameter before training: normal of the given deviation, or 1; a function of seed, name and
-/// index alone.
-float initial_value(std::uint64_t seed, std::string_view name, std::int64_t index, double deviation);
+/// Values of a parameter before training, from the element `first` on: normal of the given deviation, or 1 where it is 0.  Each
+/// is a function of seed, name and index alone, so that neither ranks nor threads matter.
+void initial_values(std::uint64_t seed, std::string_view name, double deviation, std::int64_t first,
+                    std::span<float> values);
 
 /// Fills weights, masters and moments; gradients become 0.
 void initialise(Execution& execution, std::uint64_t seed);
 
-/// Fills weights and masters from values by name and index; moments and gradients become 0.
-void set_weights(Execution& execution, const std::function<float(const ParameterSlot&, std::int64_t index)>& value);
+/// Gives the values of a parameter from the element `first` on; called by several threads at once.
+using ValuesOf = std::function<void(const ParameterSlot&, std::int64_t first, std::span<float> values)>;
+/// Fills weights and masters; moments and gradients become 0.
+void set_weights(Execution& execution, const ValuesOf& values_of);
 
 }  // namespace plimsoll

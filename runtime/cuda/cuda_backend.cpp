@@ -79,6 +79,11 @@ void CudaBackend::join_lanes() {
 
 void CudaBackend::write(const Operand& to, std::span<const std::byte> from) {
   check(cudaMemcpy(to.data, from.data(), from.size(), cudaMemcpyHostToDevice), "copying to the device");
+  check(cudaStreamSynchronize(nullptr), "copying to the device");  // the lanes do not wait for the default stream
+}
+void CudaBackend::clear(const Operand& operand) {
+  check(cudaMemset(operand.data, 0, static_cast<std::size_t>(operand.numel * size_of(operand.dtype))), "clearing");
+  check(cudaStreamSynchronize(nullptr), "clearing");
 }
 void CudaBackend::read(const Operand& from, std::span<std::byte> to) {
   check(cudaDeviceSynchronize(), "waiting for the device");

@@ -33,6 +33,7 @@ class CudaBackend final : public Backend {
   void abandon() override;
   void write(const Operand& to, std::span<const std::byte> from) override;
   void read(const Operand& from, std::span<std::byte> to) override;
+  void clear(const Operand& operand) override;
 
  private:
   struct Impl;

@@ -106,4 +106,8 @@ void HostBackend::read(const Operand& from, std::span<std::byte> to) {
   std::memcpy(to.data(), from.data, to.size());
 }
 
+void HostBackend::clear(const Operand& operand) {
+  std::memset(operand.data, 0, static_cast<std::size_t>(operand.numel * size_of(operand.dtype)));
+}
+
 }  // namespace plimsoll

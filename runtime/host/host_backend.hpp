@@ -31,6 +31,7 @@ class HostBackend final : public Backend {
   void join_lanes() override {}
   void write(const Operand& to, std::span<const std::byte> from) override;
   void read(const Operand& from, std::span<std::byte> to) override;
+  void clear(const Operand& operand) override;
 
  private:
   const StepProgram& program_;

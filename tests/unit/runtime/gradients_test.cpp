@@ -38,7 +38,7 @@ void expect_finite_differences(const Scenario& scenario) {
         JobOptions options;
         options.weights = [&](const ParameterSlot& slot, std::int64_t i) {
           const bool moved = slot.name == name && i == static_cast<std::int64_t>(index);
-          return initial_value(1, slot.name, i, slot.initial_std) + (moved ? shift : 0.0F);
+          return initial_value(slot, i) + (moved ? shift : 0.0F);
         };
         return total_loss(run_job(scenario, feed, options).reports.front());
       };

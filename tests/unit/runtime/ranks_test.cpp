@@ -152,7 +152,7 @@ TEST(Steps, SkipAnUpdateWhoseGradientsAreNotFinite) {
   JobOptions options;
   options.weights = [](const ParameterSlot& slot, std::int64_t i) {
     const bool broken = std::string_view(slot.name) == "lm_head.weight" && i == 5;
-    return broken ? std::numeric_limits<float>::infinity() : initial_value(1, slot.name, i, slot.initial_std);
+    return broken ? std::numeric_limits<float>::infinity() : initial_value(slot, i);
   };
   const JobResult result = run_job(
       scenario, [&](int, std::int64_t, std::int64_t) { return random_batch(scenario, 5); }, options);

@@ -30,6 +30,12 @@ Scenario job(const std::string& config, int world, std::vector<std::string> keys
   return make_scenario(config, keys, "8xa100-80");  // small product workspaces
 }
 
+float initial_value(const ParameterSlot& slot, std::int64_t index) {
+  float value = 0;
+  initial_values(1, slot.name, slot.initial_std, index, {&value, 1});
+  return value;
+}
+
 MicroBatch random_batch(const FeedLayout& layout, std::uint64_t key) {
   std::mt19937_64 random(key);
   MicroBatch batch;
@@ -75,7 +81,9 @@ JobResult run_job(const Scenario& scenario, const Feed& feed, const JobOptions& 
       Execution execution(program, program.classes.front().program, plan_arena(program.classes.front().program),
                           backend);
       if (options.weights) {
-        set_weights(execution, options.weights);
+        set_weights(execution, [&](const ParameterSlot& slot, std::int64_t first, std::span<float> values) {
+          for (float& value : values) value = options.weights(slot, first++);
+        });
       } else {
         initialise(execution, 1);
       }

@@ -36,6 +36,9 @@ struct JobResult {
 Scenario job(const std::string& config, int world, std::vector<std::string> keys);
 JobResult run_job(const Scenario& scenario, const Feed& feed, const JobOptions& options = {});
 
+/// What a run of seed 1 starts with.
+float initial_value(const ParameterSlot& slot, std::int64_t index);
+
 /// Pseudo-random tokens, each with its successor as label; the same for equal keys.
 MicroBatch random_batch(const FeedLayout& layout, std::uint64_t key);
 /// The same for a scenario's sizes.
