@@ -195,6 +195,7 @@ int compare_log(const CompareOptions& options) {
   if (!inputs) return exit_code::input;
   const Result<RunLog> log = read_run_log(load_source(options.run_log));
   if (!log) return refuse(log.diagnostics(), options.inputs.json);
+  print_diagnostics(log.diagnostics());
   const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
   const auto calibration = load_calibration(options.inputs.calibration, evaluation.scenario.cluster);
   if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);

@@ -36,12 +36,7 @@ std::string text(const Json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+bool is_positive(const Json& object, const char* key) { return number(object, key) > 0; }
 
 std::string shown(const RunFigure& figure, double value) {
   return figure.name == "step time" ? format(Seconds(value)) : format_count(static_cast<std::int64_t>(value));
@@ -49,33 +44,58 @@ std::string shown(const RunFigure& figure, double value) {
 
 }  // namespace
 
+double RunLog::step_time_s() const {
+  std::vector<double> times;
+  for (std::size_t i = 1; i < steps.size(); ++i) times.push_back(steps[i].time_s);
+  if (times.empty()) return 0;
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
 Result<RunLog> read_run_log(const std::shared_ptr<const SourceFile>& file) {
+  constexpr const char* origin = "a log that plimsoll-run --log FILE wrote";
   RunLog log;
+  Diagnostics left_out;
+  const auto leave_out = [&](int line, const char* why) {
+    left_out.push_back(wrong("compare.log", file, why, "the line is left out"));
+    left_out.back().severity = Severity::warning;
+    left_out.back().place.line = line;
+    left_out.back().place.column = 1;
+  };
   std::istringstream lines(file->text);
   std::string line;
-  std::size_t count = 0;
-  bool stepped = false;
+  int count = 0;
   while (std::getline(lines, line)) {
     ++count;
     const Json json = Json::parse(line, nullptr, false);
-    if (!json.is_object())
-      return wrong("compare.log", file, fmt::format("line {} is no JSON object", count),
-                   "a log that plimsoll-run --log FILE wrote");
-    if (count == 1) {
-      log.digest = text(json, "digest");
+    if (log.digest.empty()) {
+      log.digest = json.is_object() ? text(json, "digest") : "";
+      if (log.digest.empty()) return wrong("compare.log", file, "the first line states no digest of a program", origin);
       log.backend = text(json, "backend");
-      if (log.digest.empty()) return wrong("compare.log", file, "the first line states no digest");
       continue;
     }
-    if (stepped) log.step_times_s.push_back(number(json, "step_time_s"));
-    if (!stepped) log.first_loss = number(json, "loss");
-    log.last_loss = number(json, "loss");
-    stepped = true;
-    log.high_water_bytes = std::max(log.high_water_bytes, static_cast<std::int64_t>(number(json, "high_water_bytes")));
-    log.sent_bytes = static_cast<std::int64_t>(number(json, "sent_bytes"));
+    const bool torn = lines.eof() && !json.is_object();
+    if (torn) {
+      leave_out(count, "the last line is cut short");
+    } else if (!json.is_object() || !is_positive(json, "step")) {
+      leave_out(count, "this is no step of a run");
+    } else if (!is_positive(json, "step_time_s")) {
+      leave_out(count, "step_time_s is no positive number");
+    } else {
+      const auto skipped = json.find("skipped");
+      log.steps.push_back({static_cast<std::int64_t>(number(json, "step")), number(json, "loss"),
+                           number(json, "step_time_s"), number(json, "tokens_per_s_per_rank"),
+                           skipped != json.end() && *skipped == true});
+      log.high_water_bytes =
+          std::max(log.high_water_bytes, static_cast<std::int64_t>(number(json, "high_water_bytes")));
+      log.sent_bytes = static_cast<std::int64_t>(number(json, "sent_bytes"));
+    }
   }
-  if (!stepped) return wrong("compare.log", file, "the log holds no step");
-  return log;
+  if (log.digest.empty()) return wrong("compare.log", file, "the file is empty", origin);
+  if (!log.steps.empty()) return {std::move(log), std::move(left_out)};
+  left_out.push_back(wrong("compare.log", file, "the log holds no step", origin));
+  return left_out;
 }
 
 Result<std::vector<RunFigure>> compare_run(const Evaluation& evaluation, const RunLog& log,
@@ -98,7 +118,7 @@ Result<std::vector<RunFigure>> compare_run(const Evaluation& evaluation, const R
   const SimulatedStep step = simulated(evaluation.program, evaluation.scenario.cluster, calibration);
   figures.push_back({"step time", step.step_time_s, {}});
   // The host backend is the numerical reference: its time says nothing about the cluster's.
-  if (log.backend == "cuda" && !log.step_times_s.empty()) figures.back().measured = median(log.step_times_s);
+  if (log.backend == "cuda" && log.steps.size() > 1) figures.back().measured = log.step_time_s();
   return figures;
 }
 
@@ -108,12 +128,13 @@ std::string run_comparison_text(const std::vector<RunFigure>& figures, const Run
     table.row({figure.name, shown(figure, figure.predicted), figure.measured ? shown(figure, *figure.measured) : "-",
                figure.measured ? fmt::format("{:+.2f} %", 100 * figure.error()) : ""});
   }
-  return fmt::format("{}\n  {} steps on the {} backend, loss {:.4f} to {:.4f}\n\ndigest {}\n", table.text(2),
-                     log.step_times_s.size() + 1, log.backend, log.first_loss, log.last_loss, log.digest);
+  return fmt::format("{}\n  {} on the {} backend, loss {:.4f} to {:.4f}\n\ndigest {}\n", table.text(2),
+                     log.steps.size() == 1 ? "1 step" : fmt::format("{} steps", log.steps.size()), log.backend,
+                     log.steps.front().loss, log.steps.back().loss, log.digest);
 }
 
 std::string run_comparison_json(const std::vector<RunFigure>& figures, const RunLog& log) {
-  Json json = {{"digest", log.digest}, {"backend", log.backend}, {"steps", log.step_times_s.size() + 1}};
+  Json json = {{"digest", log.digest}, {"backend", log.backend}, {"steps", log.steps.size()}};
   json["figures"] = Json::array();
   for (const RunFigure& figure : figures)
     json["figures"].push_back({{"figure", figure.name},

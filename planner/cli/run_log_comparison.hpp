@@ -12,16 +12,27 @@
 
 namespace plimsoll {
 
+/// One step as it was logged.
+struct RunStep {
+  std::int64_t number = 0;
+  double loss = 0, time_s = 0;
+  double tokens_per_s = 0;  ///< of a rank
+  bool skipped = false;     ///< its gradients were not finite
+};
+
 /// What a log of JSON lines says: its head, then one line a step.
 struct RunLog {
   std::string digest, backend;
-  std::vector<double> step_times_s;  ///< of all steps but the first, which is another program's
+  std::vector<RunStep> steps;
   std::int64_t high_water_bytes = 0;
   std::int64_t sent_bytes = 0;  ///< of the last step; 0: not counted
-  double first_loss = 0, last_loss = 0;
+
+  /// Median over all steps but the first, which is another program's; 0: there is one step only.
+  double step_time_s() const;
 };
 
-/// @return errors: a line that is no object, a head without a digest, no step
+/// Lines that are no step of a run are told and left out; the last one may be torn, where the run was killed.
+/// @return errors: a head without a digest, no step
 Result<RunLog> read_run_log(const std::shared_ptr<const SourceFile>& file);
 
 /// A figure, predicted and measured.

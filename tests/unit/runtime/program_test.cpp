@@ -144,6 +144,17 @@ TEST_F(Program, RefusesBadInputByName) {
   EXPECT_EQ(run(job(1, "", "nowhere")).code, 3);
 }
 
+TEST_F(Program, WritesALogThatComparesToTheByte) {
+  for (const std::string keys : {"--set zero.stage=3", "--set zero.stage=1 --set recompute=full"}) {
+    ASSERT_EQ(run(job(2, keys + " --steps 2 --log " + file("log"))).code, 0);
+    const Ended compared = start(fmt::format(
+        "{} compare --model {} --cluster 2xa100-80 --set engine=plimsoll --set sequence=32 {} --run-log {} --within 0",
+        PLIMSOLL_BINARY, file("tiny.json"), keys, file("log")));
+    EXPECT_EQ(compared.code, 0) << compared.text;
+    EXPECT_THAT(compared.text, HasSubstr("2 steps on the host backend"));
+  }
+}
+
 TEST_F(Program, RefusesToGoOnWithTheLogOfAnotherProgram) {
   const std::string more = " --checkpoints " + file("saved") + " --log " + file("log");
   ASSERT_EQ(run(job(1, "--steps 1" + more)).code, 0);
