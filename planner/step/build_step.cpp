@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "planner/step/engines/engines.hpp"
 #include "planner/step/groups.hpp"
 
@@ -10,21 +12,28 @@ namespace plimsoll {
 
 namespace {
 
-/// FNV-1a, 64 bits.
+/// FNV-1a, 64 bits, byte by byte: h <- (h xor byte) p.
 class Hash {
  public:
+  /// Eight bytes, the lowest first; the zeros above the highest that is set are one multiplication by a power of p.
   void add(std::uint64_t value) {
-    for (int i = 0; i < 8; ++i) {
-      state_ = (state_ ^ ((value >> (8 * i)) & 0xff)) * 0x100000001b3ULL;
-    }
+    std::size_t bytes = 0;
+    for (; value != 0; value >>= 8, ++bytes) state_ = (state_ ^ (value & 0xff)) * prime;
+    state_ *= powers[8 - bytes];
   }
   void add(const char* text) {
-    for (; *text; ++text) state_ = (state_ ^ static_cast<unsigned char>(*text)) * 0x100000001b3ULL;
+    for (; *text; ++text) state_ = (state_ ^ static_cast<unsigned char>(*text)) * prime;
     add(std::uint64_t{0});
   }
   std::uint64_t value() const { return state_; }
 
  private:
+  static constexpr std::uint64_t prime = 0x100000001b3ULL;
+  static constexpr std::array<std::uint64_t, 9> powers = [] {
+    std::array<std::uint64_t, 9> result{1};
+    for (std::size_t i = 1; i < result.size(); ++i) result[i] = result[i - 1] * prime;
+    return result;
+  }();
   std::uint64_t state_ = 0xcbf29ce484222325ULL;
 };
 

@@ -7,14 +7,6 @@
 
 namespace plimsoll {
 
-NodeRef::NodeRef(GraphNode* node) : node_(node) {
-  if (node_) ++node_->references;
-}
-NodeRef::NodeRef(const NodeRef& other) : NodeRef(other.node_) {}
-NodeRef::~NodeRef() {
-  if (node_ && --node_->references == 0) delete node_;
-}
-
 /// A checkpointed block: how to run it again, and what the second run has kept so far.
 class CheckpointFrame {
  public:
@@ -66,34 +58,35 @@ class CheckpointFrame {
   std::vector<Tensor> recomputed_;
 };
 
-Tensor SavedTensor::unpack() const {
-  if (parameter_) return parameter_->data;
-  return frame_ ? frame_->take(frame_, index_) : tensor_;
+void SavedTensor::unpack() {
+  if (parameter_) {
+    tensor_ = parameter_->data;
+  } else if (frame_) {
+    tensor_ = frame_->take(frame_, index_);
+  }
 }
 
-bool BackwardCall::wants(int input) const { return static_cast<bool>(node.next[static_cast<std::size_t>(input)].node); }
-
-NodeRef Autograd::make_node(std::initializer_list<const Variable*> inputs, BackwardFunction backward) {
+NodeRef Autograd::make_node(std::initializer_list<const Variable*> inputs) {
   if (!enabled || std::none_of(inputs.begin(), inputs.end(), [](const Variable* v) { return v->requires_grad(); }))
     return {};
-  NodeRef node(new GraphNode);
+  NodeRef node = nodes_.make();
   node->sequence = ++sequence_;
-  node->backward = std::move(backward);
   node->layer = trace.layer;
   node->category = trace.category;
   node->compiled = trace.compiled;
-  for (const Variable* input : inputs) {
-    const std::size_t i = node->inputs++;
-    node->next[i] = {input->grad_fn, input->output_index};
-    node->input_shapes[i] = input->shape;
-    node->input_dtypes[i] = input->dtype;
+  for (const Variable* variable : inputs) {
+    GraphNode::Input& input = node->input(node->inputs++);
+    input.node = variable->grad_fn;
+    input.shape = variable->shape;
+    input.output = variable->output_index;
+    input.dtype = variable->dtype;
   }
   return node;
 }
 
 void Autograd::save(const NodeRef& node, const Tensor& tensor) {
   if (!node) return;
-  SavedTensor& slot = node->saved[node->saved_count++];
+  SavedTensor& slot = node->saved(node->saved_count++);
   if (!frame) {
     slot = SavedTensor(tensor);
   } else if (recomputing) {
@@ -106,7 +99,7 @@ void Autograd::save(const NodeRef& node, const Tensor& tensor) {
 
 void Autograd::save(const NodeRef& node, const Variable& variable) {
   if (node && variable.parameter && !variable.parameter->pinned_by_autograd && !frame) {
-    node->saved[node->saved_count++] = SavedTensor(variable.parameter);
+    node->saved(node->saved_count++) = SavedTensor(variable.parameter);
   } else {
     save(node, variable.data());
   }
@@ -118,12 +111,12 @@ Variable Autograd::leaf(Parameter& parameter) {
   variable.parameter = &parameter;
   if (!parameter.trainable || !enabled) return variable;
   if (!parameter.accumulator) {
-    parameter.accumulator = NodeRef(new GraphNode);
+    parameter.accumulator = make_leaf();
     GraphNode& node = *parameter.accumulator;
     node.sequence = std::numeric_limits<std::uint64_t>::max();
     node.category = Category::gradients;
     node.layer = static_cast<std::int16_t>(parameter.decl ? parameter.decl->layer : -1);
-    node.backward = [this, &parameter](BackwardCall& call) {
+    node.backward.set([this, &parameter](BackwardCall& call) {
       Tensor grad = std::move(call.grads[0]);
       trace.program().buffers[grad.buffer()].category = Category::gradients;  // whatever op made it
       if (parameter.on_gradient) {
@@ -131,7 +124,7 @@ Variable Autograd::leaf(Parameter& parameter) {
       } else {
         keep_gradient(parameter, std::move(grad));
       }
-    };
+    });
   }
   variable.grad_fn = parameter.accumulator;
   return variable;
@@ -140,15 +133,15 @@ Variable Autograd::leaf(Parameter& parameter) {
 Variable Autograd::require_gradient(const Tensor& tensor) {
   Variable variable{tensor};
   if (!enabled) return variable;
-  variable.grad_fn = NodeRef(new GraphNode);
+  variable.grad_fn = make_leaf();
   GraphNode& node = *variable.grad_fn;
   node.sequence = std::numeric_limits<std::uint64_t>::max();
   node.layer = trace.layer;
   node.category = trace.category;
-  node.backward = [this, tensor](BackwardCall& call) {
+  node.backward.set([this, tensor](BackwardCall& call) {
     held_by_loss.push_back(tensor);
     held_by_loss.push_back(std::move(call.grads[0]));
-  };
+  });
   return variable;
 }
 
@@ -177,19 +170,19 @@ Variable Autograd::checkpoint(const std::function<Variable()>& block, bool whole
 
 void Autograd::count_dependencies(GraphNode* root) {
   ++visit_;
-  std::vector<GraphNode*> stack{root};
+  to_count_.push_back(root);
   root->visit = visit_;
   root->dependencies = 0;
-  while (!stack.empty()) {
-    GraphNode* node = stack.back();
-    stack.pop_back();
+  while (!to_count_.empty()) {
+    GraphNode* node = to_count_.back();
+    to_count_.pop_back();
     for (std::size_t i = 0; i < node->inputs; ++i) {
-      GraphNode* next = node->next[i].node.get();
+      GraphNode* next = node->input(i).node.get();
       if (!next) continue;
       if (next->visit != visit_) {
         next->visit = visit_;
         next->dependencies = 0;
-        stack.push_back(next);
+        to_count_.push_back(next);
       }
       ++next->dependencies;
     }
@@ -206,7 +199,7 @@ void Autograd::backward(Variable loss) {
   NodeRef root = loss.grad_fn;
   CHECK(root, "backward needs a loss that depends on a parameter");
   count_dependencies(root.get());
-  root->incoming[loss.output_index] = trace.empty({}, DType::fp32, "gradient of the loss", Category::logits_and_loss);
+  root->incoming(loss.output_index) = trace.empty({}, DType::fp32, "gradient of the loss", Category::logits_and_loss);
   loss = {};
   ready_.push_back(std::move(root));
   while (!ready_.empty()) {
@@ -223,30 +216,30 @@ void Autograd::run(GraphNode& node) {
   Scoped category(trace.category, node.category);
   for (auto& hook : node.pre_hooks) hook();
   Scoped compiled(trace.compiled, node.compiled);
-  BackwardCall call{trace, node, std::exchange(node.incoming, {}), {}, {}};
-  for (std::size_t i = 0; i < node.saved_count; ++i) call.kept[i] = node.saved[i].unpack();
+  BackwardCall call{trace, node};
+  for (std::size_t i = 0; i < node.saved_count; ++i) node.saved(i).unpack();
   node.backward(call);
   for (std::size_t i = 0; i < node.inputs; ++i) {
-    if (!node.next[i].node) call.out[i] = {};  // a kernel made it beside those that are wanted
+    if (!node.input(i).node) call.out[i] = {};  // a kernel made it beside those that are wanted
   }
-  for (std::size_t i = node.saved_count; i-- > 0;) call.kept[i] = {};
+  for (std::size_t i = node.saved_count; i-- > 0;) node.saved(i).pack();
   for (std::size_t i = 0; i < node.inputs; ++i) {
-    if (call.out[i]) call.out[i] = fit_to_input(call.out[i], node.input_shapes[i], node.input_dtypes[i]);
+    if (call.out[i]) fit_to_input(call.out[i], node.input(i).shape, node.input(i).dtype);
   }
-  for (Tensor& grad : call.grads) grad = {};
-  for (std::size_t i = 0; i < node.saved_count; ++i) node.saved[i].reset();
+  for (std::size_t i = 0; i < GraphNode::most_outputs && node.has_incoming(i); ++i) node.incoming(i) = {};
+  for (std::size_t i = 0; i < node.saved_count; ++i) node.saved(i).reset();
   for (std::size_t i = 0; i < node.inputs; ++i) {
-    if (node.next[i].node) hand_on(node, static_cast<int>(i), std::move(call.out[i]));
-    node.next[i].node = {};
+    if (node.input(i).node) hand_on(node.input(i), std::move(call.out[i]));
   }
 }
 
-void Autograd::hand_on(GraphNode& node, int output, Tensor grad) {
-  const GraphNode::Edge& edge = node.next[static_cast<std::size_t>(output)];
-  GraphNode& next = *edge.node;
-  if (grad) accumulate(next.incoming[edge.input], std::move(grad));
+// Gives a gradient to the node that made the input, and lets go of that node.
+void Autograd::hand_on(GraphNode::Input& input, Tensor grad) {
+  GraphNode& next = *input.node;
+  if (grad) accumulate(next.incoming(input.output), std::move(grad));
+  NodeRef node = std::move(input.node);
   if (--next.dependencies > 0) return;
-  ready_.push_back(edge.node);
+  ready_.push_back(std::move(node));
   std::push_heap(ready_.begin(), ready_.end(), runs_later);
 }
 
@@ -268,7 +261,8 @@ void Autograd::accumulate(Tensor& old, Tensor grad) {
   old = std::move(sum);
 }
 
-Tensor Autograd::fit_to_input(const Tensor& grad, const Shape& shape, DType dtype) {
+void Autograd::fit_to_input(Tensor& grad, const Shape& shape, DType dtype) {
+  if (shape.numel() >= grad.numel() && grad.dtype == dtype) return;
   Tensor result = grad;
   if (shape.numel() < grad.numel()) {
     const bool over_rows = shape.last().size == grad.shape.last().size;
@@ -295,7 +289,7 @@ Tensor Autograd::fit_to_input(const Tensor& grad, const Shape& shape, DType dtyp
     trace.compute(kernel, {&result}, {&cast}, "cast gradient");
     result = std::move(cast);
   }
-  return result;
+  grad = std::move(result);
 }
 
 RowSumWorkspace row_sum_workspace(std::int64_t rows, std::int64_t columns, int multiprocessors) {

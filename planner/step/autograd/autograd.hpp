@@ -14,108 +14,9 @@
 #include <vector>
 
 #include "planner/spec/model.hpp"
-#include "planner/step/autograd/trace.hpp"
+#include "planner/step/autograd/graph.hpp"
 
 namespace plimsoll {
-
-class GraphNode;
-class CheckpointFrame;
-struct Parameter;
-
-/// Counted reference to a node of the backward graph.
-class NodeRef {
- public:
-  NodeRef() = default;
-  explicit NodeRef(GraphNode* node);
-  NodeRef(const NodeRef& other);
-  NodeRef(NodeRef&& other) noexcept : node_(std::exchange(other.node_, nullptr)) {}
-  NodeRef& operator=(NodeRef other) noexcept {
-    std::swap(node_, other.node_);
-    return *this;
-  }
-  ~NodeRef();
-  explicit operator bool() const { return node_ != nullptr; }
-  GraphNode* operator->() const { return node_; }
-  GraphNode& operator*() const { return *node_; }
-  GraphNode* get() const { return node_; }
-
- private:
-  GraphNode* node_ = nullptr;
-};
-
-/// A tensor in the graph: where its gradient goes.
-struct Variable : Tensor {
-  NodeRef grad_fn;  ///< the node that made it; none: no gradient is needed
-  std::uint8_t output_index = 0;
-  Parameter* parameter = nullptr;  ///< set for leaves
-  bool requires_grad() const { return static_cast<bool>(grad_fn); }
-
-  Variable() = default;
-  Variable(Tensor tensor) : Tensor(std::move(tensor)) {}  // NOLINT: a tensor is a variable without a graph
-  /// The data without its history.
-  const Tensor& data() const { return *this; }
-};
-
-/// A tensor kept for backward, or, inside a checkpointed block, the promise to compute it again.
-class SavedTensor {
- public:
-  SavedTensor() = default;
-  explicit SavedTensor(Tensor tensor) : tensor_(std::move(tensor)) {}
-  /// A weight whose storage the framework empties and fills behind autograd's back: only its name is kept.
-  explicit SavedTensor(const Parameter* parameter) : parameter_(parameter) {}
-  SavedTensor(std::shared_ptr<CheckpointFrame> frame, std::size_t index) : frame_(std::move(frame)), index_(index) {}
-  /// The tensor; recomputes the block when it was checkpointed.
-  Tensor unpack() const;
-  void reset() {
-    tensor_ = {};
-    parameter_ = nullptr;
-    frame_.reset();
-  }
-
- private:
-  Tensor tensor_;
-  const Parameter* parameter_ = nullptr;
-  std::shared_ptr<CheckpointFrame> frame_;
-  std::size_t index_ = 0;
-};
-
-/// One call of a node's backward: the gradients of its outputs, and those it produces for its inputs.
-struct BackwardCall {
-  Trace& trace;
-  GraphNode& node;
-  std::array<Tensor, 4> grads;  ///< by forward output
-  std::array<Tensor, 4> out;    ///< by forward input
-  std::array<Tensor, 8> kept;   ///< what the node kept, unpacked (or computed again) before it runs
-  const Tensor& saved(int index) const { return kept[static_cast<std::size_t>(index)]; }
-  bool wants(int input) const;
-};
-
-using BackwardFunction = std::function<void(BackwardCall&)>;
-
-/// A node of the backward graph.
-class GraphNode {
- public:
-  struct Edge {
-    NodeRef node;
-    std::uint8_t input = 0;
-  };
-  std::uint64_t sequence = 0;
-  std::array<Edge, 4> next;  ///< by forward input
-  std::array<SavedTensor, 8> saved;
-  std::array<Shape, 4> input_shapes;    ///< a gradient wider than its input (a broadcast) is summed to this shape
-  std::array<DType, 4> input_dtypes{};  ///< a gradient of another type is cast to it
-  std::array<Tensor, 4> incoming;       ///< gradients of the outputs, gathered until all have come
-  std::vector<std::function<void()>> pre_hooks;  ///< run when the node becomes current, before its backward
-  BackwardFunction backward;
-  Category category = Category::activations;  ///< of what its backward allocates: as in its forward
-  std::int16_t layer = -1;
-  bool compiled = false;  ///< its backward belongs to compiled code, as its forward
-  std::uint8_t inputs = 0;
-  std::uint8_t saved_count = 0;
-  int dependencies = 0;
-  std::uint64_t visit = 0;
-  int references = 0;
-};
 
 /// A weight of the model on this rank: its current full data, its gradient, its place in the graph.
 struct Parameter {
@@ -146,6 +47,8 @@ struct DeviceTraits {
 
 /// The graph builder and the backward engine on one trace.
 class Autograd {
+  GraphNodes nodes_;  // dies last: all that follows may refer to nodes
+
  public:
   Autograd(Trace& trace, DeviceTraits device) : trace(trace), device(device) {}
   Trace& trace;
@@ -157,7 +60,14 @@ class Autograd {
   std::vector<std::pair<Parameter*, Variable>> autocast_cache;
 
   /// A node for an op with these inputs; null if none of them needs a gradient.
-  NodeRef make_node(std::initializer_list<const Variable*> inputs, BackwardFunction backward);
+  template <class Function>
+  NodeRef make_node(std::initializer_list<const Variable*> inputs, Function backward) {
+    NodeRef node = make_node(inputs);
+    if (node) node->backward.set(std::move(backward));
+    return node;
+  }
+  /// A node without inputs: a leaf of the graph.
+  NodeRef make_leaf() { return nodes_.make(); }
   /// Keeps a tensor for the node's backward, in order of its index.
   void save(const NodeRef& node, const Tensor& tensor);
   void save(const NodeRef& node, const Variable& variable);
@@ -190,16 +100,18 @@ class Autograd {
 
  private:
   friend class CheckpointFrame;
+  NodeRef make_node(std::initializer_list<const Variable*> inputs);
   void count_dependencies(GraphNode* root);
   void run(GraphNode& node);
-  void hand_on(GraphNode& node, int output, Tensor grad);
+  void hand_on(GraphNode::Input& input, Tensor grad);
   void accumulate(Tensor& old, Tensor grad);
-  Tensor fit_to_input(const Tensor& grad, const Shape& shape, DType dtype);
+  void fit_to_input(Tensor& grad, const Shape& shape, DType dtype);
 
   std::array<Tensor, 2> gemm_workspaces_;  // of the forward's and of autograd's thread
   std::uint64_t sequence_ = 0;
   std::uint64_t visit_ = 0;
   std::vector<NodeRef> ready_;  // a heap by sequence
+  std::vector<GraphNode*> to_count_;
 };
 
 /// What a sum over the rows of [rows, columns] stages when blocks share a column: partial sums of 4 c n w v bytes and one

@@ -99,7 +99,7 @@ Variable join(Autograd& g, const std::vector<Variable>& parts, const Shape& shap
     for (std::size_t i = 0; i < count; ++i) inputs[i] = level[first + i];
     NodeRef node = g.make_node({&inputs[0], &inputs[1], &inputs[2], &inputs[3]}, [count](BackwardCall& call) {
       for (std::size_t i = 0; i < count; ++i) {
-        call.out[i] = call.grads[0].view_as(call.node.input_shapes[i]);
+        call.out[i] = call.grads[0].view_as(call.node.input(i).shape);
       }
     });
     Variable merged;

@@ -5,22 +5,63 @@
 
 namespace plimsoll {
 
-Tensor Trace::allocate(BufferDecl buffer, const Shape& shape) {
-  const auto id = static_cast<BufferId>(program_.buffers.size());
-  buffer.shape = shape;
-  buffer.layer = layer;
-  buffer.size = Elements(shape.numel()) * buffer.dtype;
-  const DType dtype = buffer.dtype;
-  program_.buffers.push_back(buffer);
-  last_use_.emplace_back();
-  Op op;
-  op.action = Alloc{id};
-  op.lane = buffer.pool;
+namespace {
+
+/// The table's entry that equals `entry`, else a new one at its end: a step launches the same kernels over and over.
+/// @param recent entries met of late, by hash
+template <class Entry, class Same>
+std::uint32_t find_or_add(std::vector<Entry>& table, std::array<std::uint32_t, 512>& recent, std::uint64_t hash,
+                          const Entry& entry, Same same) {
+  std::uint32_t& found = recent[(hash * 0x9e3779b97f4a7c15ULL) >> 55];
+  if (found < table.size() && same(table[found], entry)) return found;
+  table.push_back(entry);
+  return found = static_cast<std::uint32_t>(table.size() - 1);
+}
+
+bool same_kernel(const Kernel& a, const Kernel& b) {
+  const auto& [kind, dtype, launches, m, n, k, batch, elements, bytes, compiled] = a;  // all there is to compare
+  return kind == b.kind && dtype == b.dtype && launches == b.launches && m == b.m && n == b.n && k == b.k &&
+         batch == b.batch && elements == b.elements && bytes == b.bytes && compiled == b.compiled;
+}
+
+bool same_call(const Call& a, const Call& b) {
+  const auto& [routine, sizes, scalars] = a;
+  return routine == b.routine && sizes == b.sizes && scalars == b.scalars;
+}
+
+}  // namespace
+
+void Trace::reserve(std::size_t ops) {
+  program_.ops.reserve(ops);
+  program_.buffers.reserve(ops / 3);
+  last_use_.reserve(ops / 3);
+  program_.refs.reserve(ops * 5 / 4);
+  program_.offsets.reserve(ops * 5 / 4);
+}
+
+Op& Trace::new_op(Lane on, const char* role) {
+  Op& op = program_.ops.emplace_back();
+  op.lane = on;
   op.issuer = issuer;
   op.layer = layer;
   op.micro_batch = micro_batch;
-  op.role = buffer.name;
-  program_.ops.push_back(op);
+  op.role = role;
+  return op;
+}
+
+Tensor Trace::allocate(const Shape& shape, DType dtype, const char* name, Category what, Lane pool, bool pinned) {
+  const auto id = static_cast<BufferId>(program_.buffers.size());
+  BufferDecl& buffer = program_.buffers.emplace_back();
+  buffer.shape = shape;
+  buffer.size = Elements(shape.numel()) * dtype;
+  buffer.name = name;
+  buffer.layer = layer;
+  buffer.dtype = dtype;
+  buffer.category = what;
+  buffer.pool = pool;
+  buffer.pinned = pinned;
+  last_use_.emplace_back();
+  new_op(pool, name).action = Alloc{id};
   if (free_storages_.empty()) free_storages_.push_back(&storages_.emplace_back());
   Storage* storage = free_storages_.back();
   free_storages_.pop_back();
@@ -29,42 +70,27 @@ Tensor Trace::allocate(BufferDecl buffer, const Shape& shape) {
 }
 
 Tensor Trace::empty(const Shape& shape, DType dtype, const char* name, Category what) {
-  BufferDecl buffer;
-  buffer.name = name;
-  buffer.dtype = dtype;
-  buffer.category = what;
-  buffer.pool = lane;
-  return allocate(buffer, shape);
+  return allocate(shape, dtype, name, what, lane, false);
 }
 
 Tensor Trace::host_empty(const Shape& shape, DType dtype, const char* name, Category what, bool pinned) {
-  BufferDecl buffer;
-  buffer.name = name;
-  buffer.dtype = dtype;
-  buffer.category = what;
-  buffer.pool = Lane::host;
-  buffer.pinned = pinned;
-  return allocate(buffer, shape);
+  return allocate(shape, dtype, name, what, Lane::host, pinned);
 }
 
 void Trace::free(Storage* storage) {
   if (stopped_) return;
   const BufferId id = storage->buffer;
-  Op op;
-  op.action = Free{id};
-  op.lane = program_.buffers[id].pool;
-  op.issuer = issuer;
-  op.layer = layer;
-  op.micro_batch = micro_batch;
-  op.role = program_.buffers[id].name;
-  program_.ops.push_back(op);
+  const BufferDecl& buffer = program_.buffers[id];
+  new_op(buffer.pool, buffer.name).action = Free{id};
   free_storages_.push_back(storage);
 }
 
 KernelId Trace::add_kernel(const Kernel& kernel) {
-  program_.kernels.push_back(kernel);
-  program_.kernels.back().compiled = compiled;
-  return static_cast<KernelId>(program_.kernels.size() - 1);
+  Kernel launched = kernel;
+  launched.compiled = compiled;
+  const auto hash = static_cast<std::uint64_t>(kernel.bytes.count + kernel.elements * 3 + kernel.m * 5 + kernel.k * 7) +
+                    (static_cast<std::uint64_t>(kernel.kind) << 40);
+  return find_or_add(program_.kernels, recent_kernels_, hash, launched, same_kernel);
 }
 
 void Trace::compute(const Kernel& kernel, std::initializer_list<const Tensor*> reads,
@@ -77,8 +103,9 @@ void Trace::compute(const Kernel& kernel, const Call& call, std::initializer_lis
   std::uint32_t index = 0;
   if (call.routine != Routine::none) {
     if (program_.calls.empty()) program_.calls.emplace_back();
-    index = static_cast<std::uint32_t>(program_.calls.size());
-    program_.calls.push_back(call);
+    const auto hash = static_cast<std::uint64_t>(call.sizes[0] + call.sizes[1] * 3 + call.sizes[2] * 5) +
+                      (static_cast<std::uint64_t>(call.routine) << 40);
+    index = find_or_add(program_.calls, recent_calls_, hash, call, same_call);
   }
   record(Compute{add_kernel(kernel), index}, lane, reads, writes, role);
 }
@@ -102,31 +129,26 @@ OpId Trace::record(const Action& action, Lane on, std::initializer_list<const Te
 
 OpId Trace::append(const Action& action, Lane on, Tensors reads, Tensors writes, const char* role) {
   const OpId id = next_op();
-  Op op;
+  Op& op = new_op(on, role);
   op.action = action;
-  op.lane = on;
-  op.issuer = issuer;
-  op.layer = layer;
-  op.micro_batch = micro_batch;
-  op.role = role;
   op.first_ref = static_cast<std::uint32_t>(program_.refs.size());
-  for (const Tensor* tensor : reads) {
-    if (!tensor || !*tensor) continue;
-    program_.refs.push_back(tensor->buffer());
-    program_.offsets.push_back(tensor->offset);
-    ++op.read_count;
-  }
-  for (const Tensor* tensor : writes) {
-    if (!tensor || !*tensor) continue;
-    program_.refs.push_back(tensor->buffer());
-    program_.offsets.push_back(tensor->offset);
-    ++op.write_count;
-  }
+  op.read_count = add_operands(reads);
+  op.write_count = add_operands(writes);
   op.first_after = static_cast<std::uint32_t>(program_.after.size());
   add_edges(op, id);
-  program_.ops.push_back(op);
   last_on_lane_[static_cast<std::size_t>(on)] = id;
   return id;
+}
+
+std::uint32_t Trace::add_operands(Tensors tensors) {
+  std::uint32_t count = 0;
+  for (const Tensor* tensor : tensors) {
+    if (!tensor || !*tensor) continue;
+    program_.refs.push_back(tensor->buffer());
+    program_.offsets.push_back(tensor->offset);
+    ++count;
+  }
+  return count;
 }
 
 // An op waits for the last writer of what it reads, and for the last writer and reader of what it writes, where those ran

@@ -134,6 +134,9 @@ class Trace {
   /// Makes the next op of `waiting` wait for `op`.
   void wait_for(Lane waiting, OpId op) { pending_[static_cast<std::size_t>(waiting)].push_back(op); }
 
+  /// Makes room for so many ops in all, and what comes with them.
+  void reserve(std::size_t ops);
+
   /// Ops recorded from here on belong to this phase (a literal).
   void begin_phase(const char* name);
   void end_phases();
@@ -158,7 +161,9 @@ class Trace {
 
   using Tensors = std::span<const Tensor* const>;
 
-  Tensor allocate(BufferDecl buffer, const Shape& shape);
+  Op& new_op(Lane on, const char* role);
+  Tensor allocate(const Shape& shape, DType dtype, const char* name, Category what, Lane pool, bool pinned);
+  std::uint32_t add_operands(Tensors tensors);
   KernelId add_kernel(const Kernel& kernel);
   OpId append(const Action& action, Lane on, Tensors reads, Tensors writes, const char* role);
   void free(Storage* storage);
@@ -166,6 +171,7 @@ class Trace {
   void add_edge(Op& op, OpId from);
 
   RankProgram& program_;
+  std::array<std::uint32_t, 512> recent_kernels_{}, recent_calls_{};
   bool stopped_ = false;
   std::vector<LastUse> last_use_;  // by buffer
   std::array<OpId, lane_count> last_on_lane_{none, none, none, none, none, none, none};

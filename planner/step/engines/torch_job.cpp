@@ -1,6 +1,8 @@
 // The training loop common to all engines (planner/step/engines/torch_job.hpp).
 #include "planner/step/engines/torch_job.hpp"
 
+#include <algorithm>
+
 #include "planner/step/autograd/ops.hpp"
 #include "planner/step/groups.hpp"
 #include "planner/step/layers/routing.hpp"
@@ -65,6 +67,9 @@ int TorchJob::mesh_size(const Parameter& parameter) const {
 Variable TorchJob::run_forward(const Variable& ids) { return causal_lm_loss(layers_, *model_, ids); }
 
 void TorchJob::run() {
+  constexpr std::size_t of_layer =
+      512;  // ops of a micro-batch, roughly: what is reserved and not written takes no memory
+  trace_.reserve(of_layer * (scenario_.model.layers.size() + 4));
   construct();
   step(false);
   program_.steady_first = trace_.next_op();
@@ -89,6 +94,7 @@ void TorchJob::step(bool steady) {
     } else {
       micro_batch(i, earlier, earlier);
     }
+    if (!steady && i == 0) reserve_like(trace_.next_op() - first);
     if (repeated) {
       trace_.end_phases();
       program_.repeats.push_back({first, trace_.next_op(), alike});
@@ -99,6 +105,12 @@ void TorchJob::step(bool steady) {
   Scoped issuer(trace_.issuer, Issuer::optimizer);
   optimizer_step();
   ++step_;
+}
+
+// Two steps of micro-batches like the first, a tenth for the optimizer.
+void TorchJob::reserve_like(std::size_t ops) {
+  const std::int64_t traced = std::min(plan().gradient_accumulation, first_alike() + 2);
+  trace_.reserve(trace_.next_op() + ops * 21 / 10 * static_cast<std::size_t>(traced));
 }
 
 void TorchJob::forget_last_step() {

@@ -58,6 +58,7 @@ class TorchJob {
   Variable ids_;  // of the last micro-batch
 
   void step(bool steady);
+  void reserve_like(std::size_t ops);
   void micro_batch(std::int64_t index, const char* forward_phase, const char* backward_phase);
 };
 

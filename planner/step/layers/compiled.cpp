@@ -57,7 +57,7 @@ NormedStream fused_norm(LayerContext& c, NormModule& module, const Variable& x, 
   const std::int64_t rows = x.numel() / x.shape.last().size;
   const bool has_bias = static_cast<bool>(bias);
   NodeRef node = g.make_node({&x, branch ? branch : &absent, &weight, &bias}, [rows, has_bias](BackwardCall& call) {
-    auto& [to_stream, first, second, third] = call.grads;
+    const Tensor &to_stream = call.grads[0], &first = call.grads[1], &second = call.grads[2], &third = call.grads[3];
     const Tensor &stream = call.saved(0), &rstd = call.saved(1), &scale = call.saved(2);
     const auto reads = defined({&to_stream, &first, &second, &third, &stream, &rstd, &scale});
     if (call.wants(2)) call.out[2] = row_sum(call.trace, reads, scale.shape, scale.dtype, rows);

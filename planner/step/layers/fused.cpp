@@ -237,9 +237,9 @@ Variable fused_embedding(FusedContext& c, TorchModel& model, const Variable& ids
   Parameter* table = model.embedding;
   auto gradient_of = c.gradient_of;
   Variable leaf{table->data};
-  leaf.grad_fn = NodeRef(new GraphNode);  // a leaf whose gradient is written in place
+  leaf.grad_fn = g.make_leaf();  // its gradient is written in place
   leaf.grad_fn->sequence = 0;
-  leaf.grad_fn->backward = [](BackwardCall&) {};
+  leaf.grad_fn->backward.set([](BackwardCall&) {});
   const std::int64_t tokens = c.layers.tokens().size, h = c.layers.hidden().size, vocab = table->shape.dim(0).size;
   NodeRef node = g.make_node({&leaf}, [=](BackwardCall& call) {
     const Tensor indices = call.saved(0);

@@ -1,0 +1,33 @@
+// What dies with a node, and in which order (planner/step/autograd/graph.hpp).
+#include "planner/step/autograd/graph.hpp"
+
+namespace plimsoll {
+
+const Tensor& BackwardCall::saved(std::size_t index) const {
+  static const Tensor none;
+  return index < node.saved_count ? node.saved(index).tensor() : none;
+}
+
+// A node that has not run: what its function captured goes first, then gradients that came, what it kept, and at last the
+// nodes of its inputs, each the latest first.
+void GraphNode::clear() {
+  backward.reset();
+  pre_hooks.clear();
+  for (std::size_t i = rest_ ? most_outputs : 1; i-- > 0;) incoming(i) = {};
+  for (std::size_t i = saved_count; i-- > 0;) saved(i).reset();
+  for (std::size_t i = inputs; i-- > 0;) input(i).node = {};
+  rest_.reset();
+  sequence = 0;
+  layer = -1;
+  category = Category::activations;
+  compiled = false;
+  inputs = 0;
+  saved_count = 0;
+}
+
+void GraphNodes::take_back(GraphNode* node) {
+  node->clear();
+  free_.push_back(node);
+}
+
+}  // namespace plimsoll
