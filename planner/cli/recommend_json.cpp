@@ -63,6 +63,8 @@ std::string recommend_json(const Recommendation& recommendation) {
   json["seconds"] = search.seconds;
   json["proven"] = search.proven;
   json["gap"] = search.gap;
+  json["expected_gap"] = search.expected_gap;
+  json["estimated"] = search.estimated;
   json["time_source"] = recommendation.time_source;
   if (recommendation.step && search.best) {
     json["interval_s"] = {recommendation.step->low_s, recommendation.step->high_s};

@@ -94,13 +94,21 @@ std::vector<std::string> why_not_more(const Scenario& best, Clock::time_point de
 }
 
 std::string proof_in_words(const SearchResult& search) {
-  const std::string looked_at =
-      fmt::format("{} plans, {} of them evaluated", format_count(search.considered), format_count(search.evaluated));
-  if (search.proven) return fmt::format("No other of {} takes less time a token and fits.", looked_at);
+  const std::string plans = format_count(search.considered), evaluated = format_count(search.evaluated);
+  if (search.proven)
+    return fmt::format("No other of {} plans, {} of them evaluated, takes less time a token and fits.", plans,
+                       evaluated);
+  constexpr double worth_a_word = 0.0005;
+  std::string estimated;
+  if (search.estimated > 0)
+    estimated = fmt::format("{} estimated from models of fewer layers, of which {}; ", format_count(search.estimated),
+                            search.expected_gap < worth_a_word
+                                ? "no other is expected to take less time"
+                                : fmt::format("one is expected to take {:.1f} % less time", 100 * search.expected_gap));
   return fmt::format(
-      "The best found among {} in {:.1f} s; not proven to be the best: another plan could take up to {:.1f} % less "
-      "time.",
-      looked_at, search.seconds, 100 * search.gap);
+      "The best found among {} plans in {:.1f} s: {}{} evaluated. Not proven to be the best: by its bounds another "
+      "could take up to {:.1f} % less time.",
+      plans, search.seconds, estimated, evaluated, 100 * search.gap);
 }
 
 std::vector<std::string> reasons(const Recommendation& recommendation, Clock::time_point deadline) {

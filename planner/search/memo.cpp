@@ -91,6 +91,15 @@ bool Memo::knows_outline(const CandidateId& id) const {
   return outlines_[outlined_as_[id.choice]].live[kind_of(id)].count(space_.micro_batches()[id.micro]) != 0;
 }
 
+const Memo::Estimate* Memo::estimate(const CandidateId& id) const {
+  const auto found = estimates_.find(id);
+  return found == estimates_.end() ? nullptr : &found->second;
+}
+
+const Memo::Estimate* Memo::plain_estimate(const CandidateId& id) const {
+  return estimate({outlined_as_[id.choice], id.micro, id.accumulation});
+}
+
 void Memo::add_floor(const CandidateId& id, const Outline& outline) {
   Floor& floor = floors_[layers_of(id)];
   floor.step_s = std::max(floor.step_s, outline.floor_s);

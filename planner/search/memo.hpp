@@ -41,6 +41,9 @@ class Memo {
   void add(const CandidateId& id, const Evaluated& evaluated);
   void add_floor(const CandidateId& id, const Outline& outline);
   void add_memory(const CandidateId& id, const Outline& outline);
+  void add_estimate(const CandidateId& id, const Outline& outline, bool is_close) {
+    estimates_.insert_or_assign(id, Estimate{outline.expected_s, outline.expected_to_fit, is_close});
+  }
   const Evaluated* find(const CandidateId& id) const;
   const std::unordered_map<CandidateId, Evaluated, CandidateHash>& all() const { return evaluated_; }
 
@@ -51,6 +54,16 @@ class Memo {
   Bytes least_memory(const CandidateId& id) const;
   /// Where its device has less memory than that it fits only tightly, if at all; 0: nothing is known.
   Bytes least_to_fit(const CandidateId& id) const;
+  struct Estimate {
+    double step_s = 0;  ///< 0: none can be made
+    Bytes to_fit;       ///< as Outline::expected_to_fit
+    bool is_close = false;
+  };
+  /// Null: not made.
+  const Estimate* estimate(const CandidateId& id) const;
+  /// Of the same plan with the engine's own buckets and gathers.
+  const Estimate* plain_estimate(const CandidateId& id) const;
+  std::size_t estimates() const { return estimates_.size(); }
   /// True if its layers' own time is known.
   bool knows_floor(const CandidateId& id) const { return floors_.count(layers_of(id)) != 0; }
   /// True if the memory of its short models is known.
@@ -82,6 +95,7 @@ class Memo {
     double step_s = 0, host_s = 0;
   };
   std::map<Layers, Floor> floors_;
+  std::unordered_map<CandidateId, Estimate, CandidateHash> estimates_;
   std::vector<std::vector<Relative>> relatives_;    ///< by choice
   std::vector<std::vector<std::uint32_t>> savers_;  ///< by choice: itself and those whose tensors are no more
   /// Live tensors by micro-batch.

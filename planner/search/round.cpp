@@ -1,9 +1,9 @@
 // The loop of a branch and bound (planner/search/round.hpp).
 //
-// The queue holds choices by the least lower bound of their undecided candidates.  The first is taken, its candidates
-// are judged by what is known by now.  If any is left, short models tell the time of its layers and up to which micro-batch
-// there may be room; if any is left then, one micro-batch of it is evaluated.  Several choices are taken at once, and their
-// results are entered in order, so that the answer does not depend on timing.
+// The queue holds choices by the time that the most promising of their undecided candidates is expected to take
+// (planner/search/round_order.cpp).  The first is taken, its candidates are judged by what is known by now, and what is left
+// of it is asked of short models or evaluated.  Several choices are taken at once, and their results are entered in order, so
+// that the answer does not depend on timing where the time suffices.
 #include "planner/search/round.hpp"
 
 #include <algorithm>
@@ -17,9 +17,6 @@ namespace plimsoll {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// Tasks differ by ten in length: with a few a thread none waits long for the others.
-constexpr std::size_t tasks_a_thread = 3;
 
 namespace reason {
 constexpr const char* states = "parameters and optimizer states alone exceed the GPU's memory";
@@ -66,14 +63,11 @@ RoundResult Round::run() {
     if (tasks.empty()) break;
     work(tasks);
     for (Task& task : tasks) {
-      for (const Outlined& found : task.outlined) {
-        if (task.by_micro.empty())
-          context_.memo.add_floor(found.id, found.outline);
-        else
-          context_.memo.add_memory(found.id, found.outline);
+      enter_outlines(task);
+      for (std::size_t i = 0; i < task.results.size(); ++i) {
+        context_.memo.add(task.ids[i], task.results[i]);
+        learn(task.ids[i], task.results[i].step_time_s);
       }
-      learn(task);
-      for (std::size_t i = 0; i < task.results.size(); ++i) context_.memo.add(task.ids[i], task.results[i]);
     }
     for (Task& task : tasks) {
       if (refresh(task.open)) begun_.push(std::move(task.open));
@@ -81,7 +75,9 @@ RoundResult Round::run() {
     if (context_.options.progress) {
       const double best = result_.best ? 1 / result_.best_seconds_per_token : 0;
       const std::size_t open = queue_.size() + begun_.size();
-      context_.options.progress({static_cast<std::int64_t>(context_.memo.all().size()), best, open});
+      const Memo& memo = context_.memo;
+      context_.options.progress(
+          {static_cast<std::int64_t>(memo.all().size()), static_cast<std::int64_t>(memo.estimates()), best, open});
     }
     if (limit_.first_is_enough && result_.best) break;
     if (time_is_up()) break;
@@ -140,30 +136,6 @@ void Round::open_choices() {
   }
 }
 
-/// Choices of one kind miss their bounds by much the same.  Before any is evaluated: offload seldom costs less than a fifth of
-/// a step, more recomputation of some layers less than of all.
-double Round::turn_of(const Open& open) const {
-  const Choice& choice = context_.space.choices()[open.choice];
-  const double smaller = 0.02 * (static_cast<double>(choice.small_buckets) + static_cast<double>(choice.small_gathers));
-  const auto missed = missed_by_.find({choice.stage, choice.experts, choice.offload, choice.recompute_every});
-  const double more = missed != missed_by_.end() ? missed->second : 1 + 0.2 * static_cast<double>(choice.offload);
-  return open.bound * (more + smaller);
-}
-
-/// How much longer than its bound an evaluated plan takes, at least, of its kind.
-void Round::learn(const Task& task) {
-  const Choice& choice = context_.space.choices()[task.open.choice];
-  for (std::size_t i = 0; i < task.results.size(); ++i) {
-    const double time = seconds_per_token(context_.space, task.ids[i], task.results[i].step_time_s);
-    if (task.open.bound <= 0 || time < task.open.bound || !std::isfinite(time)) continue;
-    const double ratio = time / task.open.bound;
-    double& missed =
-        missed_by_.try_emplace({choice.stage, choice.experts, choice.offload, choice.recompute_every}, ratio)
-            .first->second;
-    missed = std::min(missed, ratio);
-  }
-}
-
 /// Writes down the candidates of a choice, once it is its turn.
 void Round::list(Open& open) {
   const Space& space = context_.space;
@@ -209,6 +181,7 @@ void Round::settle(Open& open, const CandidateId& id, const Evaluated& evaluated
     return;
   }
   if (!evaluated.judged) return exclude(reason::slower);
+  open.known[Memo::kind_of(id)].breaks_at(micro);
   if (evaluated.verdict == Verdict::tight) return exclude(reason::tight);
   if (evaluated.verdict == Verdict::fits) return exclude(reason::other);
   exclude(evaluated.host_breaks ? reason::host_breaks : reason::device_breaks);
@@ -258,6 +231,7 @@ bool Round::decide(Open& open, const CandidateId& id, double& lower) {
 bool Round::refresh(Open& open) {
   if (!open.listed) list(open);
   double least = std::numeric_limits<double>::infinity();
+  open.turn = least;
   // What was evaluated counts before what is judged by it.
   std::stable_partition(open.live.begin(), open.live.end(),
                         [&](const CandidateId& id) { return context_.memo.find(id) != nullptr; });
@@ -265,108 +239,11 @@ bool Round::refresh(Open& open) {
     double lower = 0;
     if (decide(open, id, lower)) return true;
     least = std::min(least, lower);
+    aim(open, id, lower);
     return false;
   });
   open.bound = std::max(open.bound, least);
-  open.turn = turn_of(open);
   return !open.live.empty();
-}
-
-/// One micro-batch of the choice: where short models tell what has room, the one with the least bound; else the two smallest, from which the memory of the others follows; then the largest that may
-/// fit, since large micro-batches are fast; then the one with the least bound.
-std::vector<CandidateId> Round::choose(const Open& open) const {
-  std::uint16_t smallest = open.live.front().micro, largest = 0, fastest = smallest;
-  double least = std::numeric_limits<double>::infinity();
-  for (const CandidateId& id : open.live) {
-    smallest = std::min(smallest, id.micro);
-    largest = std::max(largest, id.micro);
-    const double closed =
-        context_.bounds[open.choice].step_seconds(context_.space.micro_batches()[id.micro], id.accumulation);
-    const double lower = seconds_per_token(context_.space, id, context_.memo.lower(id, closed).step_s);
-    if (lower < least) fastest = id.micro;
-    least = std::min(least, lower);
-  }
-  const bool above = static_cast<int>(largest) > open.fits_up_to;
-  std::uint16_t micro = context_.memo.known_sizes(open.choice) < 2 ? smallest : above ? largest : fastest;
-  if (context_.options.outline && !limit_.first_is_enough) micro = fastest;
-  std::vector<CandidateId> ids;
-  for (const CandidateId& id : open.live)
-    if (id.micro == micro) ids.push_back(id);
-  // Where more accumulation bounds less, the most of it decides about the rest.
-  if (context_.options.accumulation_bounds && ids.size() > 1) {
-    const auto most = *std::max_element(ids.begin(), ids.end());
-    ids = {most};
-  }
-  return ids;
-}
-
-/// Half of the tasks go on with choices that were begun, the most promising first, so that good plans are found early.
-std::vector<Round::Task> Round::next_tasks() {
-  std::vector<Task> tasks;
-  const std::size_t most = tasks_a_thread * static_cast<std::size_t>(std::max(1, context_.options.threads));
-  take(begun_, queue_.empty() ? most : most / 2, tasks);
-  take(queue_, most, tasks);
-  return tasks;
-}
-
-void Round::take(Queue& queue, std::size_t most, std::vector<Task>& tasks) {
-  while (tasks.size() < most && !queue.empty()) {
-    Open open = queue.top();
-    queue.pop();
-    const double before = open.turn;
-    if (!refresh(open)) continue;
-    if (open.turn > before) {
-      queue.push(std::move(open));
-      continue;
-    }
-    Task task;
-    task.open = std::move(open);
-    if (!plan_outlines(task)) task.ids = choose(task.open);
-    tasks.push_back(std::move(task));
-  }
-}
-
-/// True if short models are to be laid out before anything of the choice is evaluated: for memory, then for the time at what
-/// has room.
-bool Round::plan_outlines(Task& task) const {
-  if (!context_.options.outline || limit_.first_is_enough) return false;
-  for (const std::size_t kind : {0, 1}) {
-    std::map<std::uint16_t, CandidateId> by_micro;
-    for (const CandidateId& id : task.open.live)
-      if (Memo::kind_of(id) == kind) by_micro.try_emplace(id.micro, id);
-    if (by_micro.empty() || context_.memo.knows_outline(by_micro.rbegin()->second)) continue;
-    for (const auto& [micro, id] : by_micro) task.by_micro.push_back(id);
-    return true;
-  }
-  std::set<std::uint16_t> asked;
-  for (const CandidateId& id : task.open.live)
-    if (!context_.memo.knows_floor(id) && asked.insert(id.micro).second) task.floors.push_back(id);
-  return !task.floors.empty();
-}
-
-/// Halves the micro-batches until the largest with room is known: what they take grows.
-void Round::outline(Task& task) const {
-  const Space& space = context_.space;
-  Scenario scenario{space.asked().model, space.asked().cluster, {}};
-  const auto find = [&](const CandidateId& id, bool of_memory) {
-    scenario.plan = space.plan(space.choices()[id.choice], space.micro_batches()[id.micro], id.accumulation);
-    task.outlined.push_back({id, {}});
-    const bool is_legal = space.is_legal(scenario.plan);
-    if (Memo::kind_of(id) == 0) scenario.plan.gradient_accumulation = 1;  // holds for two micro-batches, too
-    if (is_legal) task.outlined.back().outline = context_.options.outline(scenario, of_memory);
-    const Outline& found = task.outlined.back().outline;
-    const bool tight_at_best = !limit_.accept_tight && found.least_to_fit > space.asked().cluster.device.memory;
-    return found.least_memory <= room() && !tight_at_best;
-  };
-  for (const CandidateId& id : task.floors) find(id, false);
-  std::size_t first = 0, end = task.by_micro.size();  // all before `first` have room, all from `end` on have none
-  while (first < end) {
-    const std::size_t middle = (first + end) / 2;
-    if (find(task.by_micro[middle], true))
-      first = middle + 1;
-    else
-      end = middle;
-  }
 }
 
 void Round::evaluate(Task& task, double best) const {
@@ -410,7 +287,7 @@ void Round::work(std::vector<Task>& tasks) const {
 /// What is still in the queue was not looked at, or cannot be better.
 void Round::close_rest() {
   result_.proven = true;
-  result_.least_bound = std::numeric_limits<double>::infinity();
+  result_.least_bound = result_.least_expected = std::numeric_limits<double>::infinity();
   for (; !begun_.empty(); begun_.pop()) queue_.push(begun_.top());
   while (!queue_.empty()) {
     Open open = queue_.top();
@@ -418,6 +295,12 @@ void Round::close_rest() {
     if (!refresh(open)) continue;
     result_.proven = false;
     result_.least_bound = std::min(result_.least_bound, open.bound);
+    for (const CandidateId& id : open.live) {
+      const Memo::Estimate* estimate = context_.memo.estimate(id);
+      if (estimate == nullptr || estimate->step_s <= 0 || !is_expected_to_fit(*estimate)) continue;
+      const double time = seconds_per_token(context_.space, id, estimate->step_s);
+      result_.least_expected = std::min(result_.least_expected, std::max(open.bound, time));
+    }
     exclude(reason::time_up, static_cast<std::int64_t>(open.live.size()));
   }
 }

@@ -1,6 +1,8 @@
 // One branch and bound: the fastest plan within a limit on GPUs and on memory (planner/search/search.hpp).
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <map>
 #include <queue>
@@ -37,7 +39,8 @@ struct RoundResult {
   std::optional<CandidateId> best;
   bool proven = false;
   double best_seconds_per_token = 0;
-  double least_bound = 0;  ///< where not proven: no undecided candidate takes less time a token
+  double least_bound = 0;     ///< where not proven: no undecided candidate takes less time a token
+  double least_expected = 0;  ///< where not proven: by the estimates of those that have one; infinite: none has
   std::map<std::string, std::int64_t> excluded;
 };
 
@@ -49,11 +52,28 @@ class Round {
   RoundResult run();
 
  private:
+  /// What estimates tell of the micro-batches of a choice, and of which of them fit.
+  struct Known {
+    double least_s = 0, least_that_fits_s = 0;  ///< seconds per token; 0: none was estimated
+    int fits_to = -1;                           ///< index of the largest that is expected to fit
+    int breaks_from = -1;                       ///< of the smallest that is not; -1: none was found
+    void breaks_at(int micro) {
+      breaks_from = breaks_from < 0 ? micro : std::min(breaks_from, micro);
+      fits_to = std::min(fits_to, micro - 1);
+    }
+    /// Halves what is open between the two; -1: nothing is.
+    int next_to_try() const {
+      const int middle = (fits_to + breaks_from) / 2;
+      return breaks_from >= 0 && middle > fits_to ? middle : -1;
+    }
+  };
   /// A choice with its undecided candidates.
   struct Open {
     std::uint32_t choice = 0;
-    double bound = 0;  ///< seconds per token
-    double turn = 0;   ///< the bound, more for what is rarely the best: decides the order, nothing else
+    double bound = 0;            ///< seconds per token
+    double turn = 0;             ///< seconds per token that its most promising candidate is expected to take
+    CandidateId target;          ///< that candidate
+    std::array<Known, 2> known;  ///< by Memo::kind_of()
     bool listed = false;
     std::vector<CandidateId> live;
     int fits_up_to = -1;     ///< largest micro-batch index found to fit
@@ -63,12 +83,11 @@ class Round {
     CandidateId id;
     Outline outline;
   };
-  /// What one thread does for a choice: its layers' time at each micro-batch is found on short models; or the largest
-  /// micro-batch of a kind of candidates for which they have room; or candidates of one micro-batch are evaluated.
+  /// What one thread does for a choice: short models are asked for something; or candidates of one micro-batch are evaluated.
   struct Task {
     Open open;
-    std::vector<CandidateId> floors;
-    std::vector<CandidateId> by_micro;  ///< of one kind, ascending
+    OutlineOf what = OutlineOf::layers;
+    std::vector<CandidateId> asked;  ///< for memory: of one kind, ascending, and the largest with room is looked for
     std::vector<Outlined> outlined;
     std::vector<CandidateId> ids;
     std::vector<Evaluated> results;
@@ -85,30 +104,42 @@ class Round {
   void open_choices();
   void list(Open& open);
   bool refresh(Open& open);
+  void aim(Open& open, const CandidateId& id, double lower) const;
+  double expected(const Open& open, const CandidateId& id, double lower) const;
+  double guessed(const Open& open, const CandidateId& id, double lower) const;
+  double missed_by(const Choice& choice) const;
+  double share_of_room(const Memo::Estimate& estimate) const;
+  bool is_expected_to_fit(const Memo::Estimate& estimate) const;
   bool decide(Open& open, const CandidateId& id, double& lower);
   bool has_no_room(const CandidateId& id) const;
   bool is_tight_at_best(const CandidateId& id) const;
   void settle(Open& open, const CandidateId& id, const Evaluated& evaluated);
+  bool has_outlines() const { return context_.options.outline && !limit_.first_is_enough; }
   bool plan_outlines(Task& task) const;
   void outline(Task& task) const;
+  void enter_outlines(Task& task);
   Bytes room() const;
   bool time_is_up() const;
+  bool evaluations_are_due() const;
   std::vector<CandidateId> choose(const Open& open) const;
   std::vector<Task> next_tasks();
   void take(Queue& queue, std::size_t most, std::vector<Task>& tasks);
+  bool take_one(Queue& queue, std::vector<Task>& tasks);
   void work(std::vector<Task>& tasks) const;
   void evaluate(Task& task, double best) const;
   void close_rest();
   bool fits(const Evaluated& evaluated) const;
   bool is_beaten(double seconds_per_token, const CandidateId& id) const;
   double turn_of(const Open& open) const;
-  void learn(const Task& task);
+  void learn(const CandidateId& id, double step_s);
+  void learn_of(Open& open, const CandidateId& id);
   void exclude(const char* reason, std::int64_t count = 1);
   int last_micro_in_memory(const PlanBounds& bounds) const;
 
   RoundContext& context_;
   RoundLimit limit_;
-  Queue queue_, begun_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  Queue queue_, begun_;  ///< choices that were not looked at, and that were
   RoundResult result_;
   std::map<std::tuple<int, MoeImplementation, Offloading, int>, double> missed_by_;
   bool best_is_settled_ = false;  ///< it is no longer among the undecided

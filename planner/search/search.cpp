@@ -1,10 +1,12 @@
 // The rounds of a search and what they found (planner/search/search.hpp).
 //
-// Short rounds among the plans whose states and activations leave half of the memory, or three quarters, look for a first
-// plan that fits: the fastest bounds are those of plans that hardly do.  Without outlines from short models another, without
-// accumulation, improves on it.  The main round looks for the fastest plan.  Where it finds none that fits, a second one accepts tight plans.  What is left of
+// The main round looks for the fastest plan.  Where it finds none that fits, a second one accepts tight plans.  What is left of
 // the budget goes to plans to compare it with, and to the front: the fastest plan with half the GPUs, a quarter, ..., and
 // with three quarters, half and a quarter of the best plan's device memory.
+//
+// Where short models tell nothing, short rounds come first: among the plans whose states and activations leave half of the
+// memory, or three quarters, for a first plan that fits, since the fastest bounds are those of plans that hardly do; then
+// without accumulation.
 #include "planner/search/search.hpp"
 
 #include <algorithm>
@@ -179,6 +181,14 @@ void look_for_front(RoundContext& context, const RoundLimit& first, const Candid
   }
 }
 
+/// A model of few layers, or of layers all different, cannot be cut short.
+bool tell_something(const Space& space, const Outliner& outline) {
+  if (!outline || space.choices().empty()) return false;
+  Scenario scenario = space.asked();
+  scenario.plan = space.plan(space.choices().front(), space.micro_batches().front(), 1);
+  return outline(scenario, OutlineOf::layers).floor_s > 0;
+}
+
 std::vector<Found> judged_plans(RoundContext& context) {
   std::vector<Found> plans;
   for (const auto& [id, evaluated] : context.memo.all())
@@ -215,8 +225,10 @@ std::vector<Found> pareto_front(const std::vector<Found>& plans) {
   return front;
 }
 
-SearchResult search_plans(const Space& space, const Evaluator& evaluate, const SearchOptions& options) {
+SearchResult search_plans(const Space& space, const Evaluator& evaluate, const SearchOptions& asked) {
   const Clock::time_point start = Clock::now();
+  SearchOptions options = asked;
+  if (!tell_something(space, options.outline)) options.outline = {};
   SearchResult result;
   result.considered = space.size();
   result.excluded = space.refused();
@@ -233,8 +245,10 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
                        after(share_of_the_best * options.budget_s),
                        after(1.5 * options.budget_s)};
   RoundLimit limit{0, space.asked().cluster.device.memory, false, options.accept_tight};
-  look_for_a_first_plan(context, limit, after(share_of_a_first_plan * options.budget_s));
-  if (!options.outline) look_without_accumulation(context, limit, after(share_without_accumulation * options.budget_s));
+  if (!options.outline) {
+    look_for_a_first_plan(context, limit, after(share_of_a_first_plan * options.budget_s));
+    look_without_accumulation(context, limit, after(share_without_accumulation * options.budget_s));
+  }
   RoundResult round = Round(context, limit).run();
   if (!round.best && !limit.accept_tight) {
     limit.accept_tight = true;
@@ -243,7 +257,10 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
   }
   result.proven = round.proven;
   if (round.best) {
-    if (!round.proven) result.gap = std::max(0.0, 1 - round.least_bound / round.best_seconds_per_token);
+    if (!round.proven) {
+      result.gap = std::max(0.0, 1 - round.least_bound / round.best_seconds_per_token);
+      result.expected_gap = std::max(0.0, 1 - round.least_expected / round.best_seconds_per_token);
+    }
     context.deadline = after(options.budget_s);
     judge_runners_up(context);
     if (options.want_front) look_for_front(context, limit, *round.best);
@@ -257,6 +274,7 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
   result.judged = judged_plans(context);
   result.front = pareto_front(result.judged);
   result.evaluated = static_cast<std::int64_t>(memo.all().size());
+  result.estimated = static_cast<std::int64_t>(memo.estimates());
   result.seconds = seconds_since(start);
   return result;
 }

@@ -11,6 +11,9 @@
 // Everything else is evaluated, so that the answer equals that of evaluating all; a search that runs out of time says so and
 // by how much its answer could still be beaten.
 //
+// The order of work decides how soon a good answer is found, and nothing else.  The step time of a plan is estimated from two
+// short models, for a tenth or less of an evaluation's cost, and plans are evaluated in the order of these estimates.
+//
 // What evaluates is a parameter: it builds the step program and knows the ledger and the clock.
 #pragma once
 
@@ -46,23 +49,33 @@ struct Evaluated {
 /// @param worth_s a step that takes longer need not be judged
 using Evaluator = std::function<Evaluated(const Scenario& scenario, double worth_s)>;
 
+/// What short models are asked for.
+enum class OutlineOf : std::uint8_t {
+  layers,     ///< a bound of the time of the layers
+  memory,     ///< a bound of memory
+  step,       ///< an estimate of a step
+  close_step  ///< a closer one, which costs more
+};
+
 /// What is known of a plan without laying out its whole program (planner/search/short_model.hpp); 0: nothing.
 struct Outline {
-  // Asked for the time of the layers, which is the same for any accumulation:
+  // Of its layers, the same for any accumulation:
   double floor_s = 0;       ///< as in Evaluated
   double host_floor_s = 0;  ///< the host's part of it
-  // Asked for memory:
+  // Of its memory:
   Bytes least_memory;      ///< as in Evaluated, of the plan as it is
   Bytes least_to_fit;      ///< a device with less memory does not hold it, or only tightly
   double optimizer_s = 0;  ///< the host's own work on the optimizer in a step, beside that on micro-batches
+  // Of its step:
+  double expected_s = 0;  ///< what it takes about; no bound
+  Bytes expected_to_fit;  ///< a device with less memory is not expected to hold it, or only tightly; no bound
 };
 
 /// Must be safe to call from several threads.
-/// @param of_memory else of time
-using Outliner = std::function<Outline(const Scenario& scenario, bool of_memory)>;
+using Outliner = std::function<Outline(const Scenario& scenario, OutlineOf what)>;
 
 struct SearchProgress {
-  std::int64_t evaluated = 0;
+  std::int64_t evaluated = 0, estimated = 0;
   double best_tokens_per_s = 0;  ///< of the whole job; 0: none yet
   std::size_t open = 0;          ///< choices that are not decided
 };
@@ -93,8 +106,10 @@ struct Found {
 
 struct SearchResult {
   std::optional<Found> best;
-  bool proven = false;        ///< equals evaluating every candidate
-  double gap = 0;             ///< where not proven: the share of time by which another plan could be faster at most
+  bool proven = false;  ///< equals evaluating every candidate
+  double gap = 0;       ///< where not proven: the share of time by which another plan could be faster at most
+  /// Where not proven: the same for the plans that were estimated and not evaluated, by their estimates.
+  double expected_gap = 0;
   std::vector<Found> judged;  ///< evaluated plans that fit, or tightly; fastest first
   /// Of these, no other is as good in time, device memory, GPUs and host memory at once.
   std::vector<Found> front;
@@ -102,6 +117,7 @@ struct SearchResult {
   std::vector<Exclusion> excluded;
   std::int64_t considered = 0;  ///< candidates of the space
   std::int64_t evaluated = 0;
+  std::int64_t estimated = 0;  ///< whose step time was told by short models
   double seconds = 0;
 };
 

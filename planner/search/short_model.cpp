@@ -2,7 +2,6 @@
 #include "planner/search/short_model.hpp"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 namespace plimsoll {
@@ -51,17 +50,18 @@ Scenario with_layers(const Scenario& scenario, std::size_t count) {
   return result;
 }
 
-/// The steady step's phases, but the optimizer's; and construction.
-constexpr std::array<std::string_view, 5> layer_by_layer = {"steady_accumulation", "steady_forward", "steady_backward",
-                                                            "model_built", "initialized"};
-constexpr std::size_t steady_phases = 3;
-using Peaks = std::array<Bytes, layer_by_layer.size()>;
+bool is_construction(std::string_view phase) { return phase == "model_built" || phase == "initialized"; }
 
-/// The highest sum of live tensors in each of these phases; tensors are rounded up only where the allocator is replayed.
-Peaks peaks_of(const RankProgram& program) {
-  Peaks peaks;
+/// Runs layer by layer in a step that others are like: not the optimizer, which works in groups of limited size.
+bool is_steady_by_layer(std::string_view phase) {
+  return phase == "steady_accumulation" || phase == "steady_forward" || phase == "steady_backward";
+}
+
+/// The highest sum of live tensors in each phase; tensors are rounded up only where the allocator is replayed.
+std::vector<Bytes> peaks_of(const RankProgram& program) {
+  std::vector<Bytes> peaks(program.phases.size());
   Bytes live;
-  auto phase = program.phases.begin();
+  std::size_t phase = 0;
   for (OpId id = 0; id < program.steady_end; ++id) {
     const Action& action = program.ops[id].action;
     const auto* alloc = std::get_if<Alloc>(&action);
@@ -74,12 +74,9 @@ Peaks peaks_of(const RankProgram& program) {
       continue;
     }
     live += buffer.size;
-    while (phase != program.phases.end() && id >= phase->end) ++phase;
-    if (phase == program.phases.end()) break;
-    const auto found = std::find(layer_by_layer.begin(), layer_by_layer.end(), phase->name);
-    if (found == layer_by_layer.end()) continue;
-    Bytes& peak = peaks[static_cast<std::size_t>(found - layer_by_layer.begin())];
-    peak = std::max(peak, live);
+    while (phase < peaks.size() && id >= program.phases[phase].end) ++phase;
+    if (phase == peaks.size()) break;
+    peaks[phase] = std::max(peaks[phase], live);
   }
   return peaks;
 }
@@ -89,7 +86,7 @@ bool flattens_whole(const Plan& plan) { return plan.engine == Engine::deepspeed 
 
 }  // namespace
 
-std::optional<Shortened> shorten(const Scenario& scenario) {
+std::optional<Shortened> shorten(const Scenario& scenario, std::int64_t apart) {
   const std::vector<LayerSpec>& layers = scenario.model.layers;
   if (scenario.plan.routing.kind == Routing::Kind::histogram || scenario.plan.moe.num_experts.size() > 1)
     return std::nullopt;
@@ -99,27 +96,42 @@ std::optional<Shortened> shorten(const Scenario& scenario) {
   const std::size_t settled = scenario.plan.engine == Engine::fsdp2 ? 5 : 2;
   const std::size_t count = period->beginning + std::max(settled, period->length);
   if (layers.size() < count + 2 * period->length) return std::nullopt;
+  const auto left_out = static_cast<std::int64_t>((layers.size() - count) / period->length);
+  apart = std::min(apart, left_out);
   Shortened result{with_layers(scenario, count),
-                   with_layers(scenario, count + period->length),
-                   0,
+                   with_layers(scenario, count + period->length * static_cast<std::size_t>(apart)),
+                   apart,
+                   left_out,
                    {},
                    flattens_whole(scenario.plan)};
-  result.left_out = static_cast<std::int64_t>((layers.size() - count) / period->length);
   result.stands_for.assign(count, 1);
   for (std::size_t i = count; i < layers.size(); ++i)
     ++result.stands_for[count - period->length + (i - count) % period->length];
   return result;
 }
 
-LeastLive least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out, bool constructs_whole) {
-  const Peaks small = peaks_of(few), large = peaks_of(more);
-  LeastLive least;
-  for (std::size_t i = 0; i < (constructs_whole ? small.size() : steady_phases); ++i) {
+PeakLive least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out, bool constructs_whole) {
+  const std::vector<Bytes> small = peaks_of(few), large = peaks_of(more);
+  PeakLive least;
+  for (std::size_t i = 0; i < few.phases.size(); ++i) {
+    const bool constructs = is_construction(few.phases[i].name);
+    if (constructs ? !constructs_whole : !is_steady_by_layer(few.phases[i].name)) continue;
     const Bytes grown = (large[i] - small[i] - stray_of_a_layer) * left_out;
-    Bytes& part = i < steady_phases ? least.in_steps : least.in_construction;
+    Bytes& part = constructs ? least.in_construction : least.in_steps;
     part = std::max(part, small[i] + std::max(Bytes(0), grown) - stray);
   }
   return least;
+}
+
+PeakLive expected_live(const RankProgram& few, const RankProgram& more, double times) {
+  const std::vector<Bytes> small = peaks_of(few), large = peaks_of(more);
+  PeakLive expected;
+  for (std::size_t i = 0; i < few.phases.size(); ++i) {
+    Bytes& part = is_construction(few.phases[i].name) ? expected.in_construction : expected.in_steps;
+    const double grown = static_cast<double>((large[i] - small[i]).count) * times;
+    part = std::max(part, small[i] + Bytes(static_cast<std::int64_t>(grown)));
+  }
+  return expected;
 }
 
 }  // namespace plimsoll

@@ -6,8 +6,11 @@
 // in a phase of the steady step is P(a) and P(a + p).  In a phase that runs layer by layer, each program point's sum is
 // affine in the layers before and after it, so P, the highest of these, is convex:
 //   P(L) >= P(a) + floor((L - a) / p) (P(a + p) - P(a))
-// That holds where nothing saturates: of buckets and of gathered weights the least that the engine can do with is taken, and
-// the optimizer's phase, which works in groups of limited size, is left out.
+// Estimates, no bounds, extrapolate in the same way what a step of the plan with its own buckets and gathers takes, in time and
+// in memory, from a and a + 4 p layers: buckets that several layers share fill at other places in a longer model.
+//
+// The bound of memory holds where nothing saturates: of buckets and of gathered weights the least that the engine can do with
+// is taken, and the optimizer's phase, which works in groups of limited size, is left out.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +25,8 @@ namespace plimsoll {
 
 /// The plan for two shorter models.
 struct Shortened {
-  Scenario few, more;                    ///< with a and a + p layers; least buckets and gathers
+  Scenario few, more;                    ///< with a and a + p x apart layers; least buckets and gathers
+  std::int64_t apart = 1;                ///< periods between the two
   std::int64_t left_out = 0;             ///< whole periods of the model beyond `few`
   std::vector<std::int64_t> stands_for;  ///< by layer of `few`: itself and the layers left out that are like it
   bool constructs_whole = false;         ///< construction too takes memory in proportion to the layers
@@ -30,13 +34,18 @@ struct Shortened {
 
 /// None where the model has hardly more layers than that, where layers differ without a period, or where the plan states
 /// something layer by layer.
-std::optional<Shortened> shorten(const Scenario& scenario);
+/// @param apart fewer where the model has not as many
+std::optional<Shortened> shorten(const Scenario& scenario, std::int64_t apart = 1);
 
-/// What the whole plan's live tensors are at least, at the peaks of its steady step and of its construction.
-struct LeastLive {
+/// The whole plan's live tensors at the peaks of its steps and of its construction.
+struct PeakLive {
   Bytes in_steps, in_construction;
   Bytes of_job() const { return std::max(in_steps, in_construction); }
 };
-LeastLive least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out, bool constructs_whole);
+/// At least, in a steady step.
+PeakLive least_live(const RankProgram& few, const RankProgram& more, std::int64_t left_out, bool constructs_whole);
+/// About, in any step: by adding to each phase's peak what a period of layers adds, as often as it was left out.
+/// @param times how often that is
+PeakLive expected_live(const RankProgram& few, const RankProgram& more, double times);
 
 }  // namespace plimsoll

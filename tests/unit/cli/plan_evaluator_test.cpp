@@ -61,14 +61,14 @@ class PlanEvaluator : public testing::Test {
   }
 
   /// With more layers: long enough to be judged by a few of them.
-  static std::string with_eight_layers() {
+  static std::string with_layers(int count) {
     std::string text = test::small_model;
     const std::string layers = "\"num_hidden_layers\": 2";
-    return text.replace(text.find(layers), layers.size(), "\"num_hidden_layers\": 8");
+    return text.replace(text.find(layers), layers.size(), "\"num_hidden_layers\": " + std::to_string(count));
   }
 
   test::TemporaryFile model{test::small_model};
-  test::TemporaryFile deep_model{with_eight_layers()};
+  test::TemporaryFile deep_model{with_layers(8)};
   Calibration calibration = *load_calibration("h200", {});
 };
 
@@ -133,7 +133,8 @@ TEST_F(PlanEvaluator, concludes_from_short_models_no_more_than_the_whole_plan_ta
                                          141, true);
           SCOPED_TRACE(write_plan_json(plan.plan));
           const Evaluated whole = plan_evaluator(calibration)(plan, endless);
-          const Outline time = options.outline(plan, false), memory = options.outline(plan, true);
+          const Outline time = options.outline(plan, OutlineOf::layers),
+                        memory = options.outline(plan, OutlineOf::memory);
           EXPECT_GT(time.floor_s, 0);
           EXPECT_GT(memory.least_memory.count, 0);
           EXPECT_LE(time.floor_s * accumulation, whole.step_time_s);
@@ -143,6 +144,27 @@ TEST_F(PlanEvaluator, concludes_from_short_models_no_more_than_the_whole_plan_ta
           less.cluster.device.memory = memory.least_to_fit - Bytes(1);
           EXPECT_NE(plan_evaluator(calibration)(less, endless).verdict, Verdict::fits);
         }
+      }
+    }
+  }
+}
+
+// Buckets that layers share fill at other places in a longer model, so that estimates are near, no more; here within 5 %.
+TEST_F(PlanEvaluator, estimates_a_step_from_short_models) {
+  const test::TemporaryFile longer{with_layers(24)};
+  InputOptions inputs;
+  inputs.model = longer.path();
+  inputs.cluster = "2xh200";
+  const SearchOptions options = search_options(calibration, scenario({}).cluster);
+  for (const char* stage : {"zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"}) {
+    for (const char* recompute : {"recompute=none", "recompute=full", R"(recompute={"every": 2})"}) {
+      for (const char* accumulation : {"gradient_accumulation=1", "gradient_accumulation=5"}) {
+        inputs.sets = {stage, recompute, accumulation, "sequence=1024", "world_size=2"};
+        const Scenario plan = Inputs(inputs).scenario();
+        SCOPED_TRACE(write_plan_json(plan.plan));
+        const Evaluated whole = plan_evaluator(calibration)(plan, endless);
+        for (const OutlineOf what : {OutlineOf::step, OutlineOf::close_step})
+          EXPECT_NEAR(options.outline(plan, what).expected_s / whole.step_time_s, 1, 0.05);
       }
     }
   }

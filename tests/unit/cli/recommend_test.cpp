@@ -104,6 +104,14 @@ TEST_F(Recommend, admits_that_the_time_was_up) {
   EXPECT_FALSE(json::parse(answer.out)["proven"].get<bool>());
 }
 
+TEST_F(Recommend, expects_no_more_of_other_plans_than_their_bounds_allow) {
+  const ProgramRun run_up =
+      run({"recommend", "--model", "llama-3.1-8b", "--cluster", "8xh100", "--seconds", "1", "--json"});
+  const json answer = json::parse(run_up.out);
+  EXPECT_GT(answer["estimated"].get<int>(), 0);
+  EXPECT_LE(answer["expected_gap"].get<double>(), answer["gap"].get<double>());
+}
+
 TEST_F(Recommend, puts_the_verdict_first) {
   const ProgramRun answer = run(with({"--gpus", "2", "--global-batch", "8", "--set", "zero.stage=3"}));
   EXPECT_EQ(answer.code, 0) << answer.err;

@@ -106,6 +106,42 @@ TEST(Search, admits_that_its_time_was_up) {
   EXPECT_EQ(accounted_for(result), result.considered);
 }
 
+/// Short models that tell how long each plan takes and up to a factor what it holds.
+Outline told(const Scenario& scenario, OutlineOf what) {
+  const Evaluated evaluated = CountingEvaluator{nullptr}(scenario, 0);
+  Outline outline;
+  outline.floor_s = 1e-12;
+  if (what == OutlineOf::layers || what == OutlineOf::memory) return outline;
+  outline.expected_s = evaluated.step_time_s;
+  outline.expected_to_fit = scenario.cluster.device.memory - evaluated.margin;
+  return outline;
+}
+
+TEST(Search, evaluates_first_what_is_expected_to_be_the_best) {
+  const Scenario scenario =
+      small_scenario(small_model(256, 3), small_cluster(4, 0.35), {"sequence=512", "world_size=4"});
+  const Space space(scenario, 16);
+  std::vector<double> times;  // seconds a token, of what was evaluated and fits
+  const Evaluator note = [&](const Scenario& asked, double worth_s) {
+    const Evaluated evaluated = CountingEvaluator{nullptr}(asked, worth_s);
+    const auto tokens = static_cast<double>(16 * asked.plan.sequence);
+    if (evaluated.verdict == Verdict::fits) times.push_back(evaluated.step_time_s / tokens);
+    return evaluated;
+  };
+  SearchOptions options = options_for(scenario, false);
+  options.threads = 1;
+  options.outline = told;
+  const SearchResult result = search_plans(space, note, options);
+  const testing::Exhaustive all = testing::evaluate_all(space, CountingEvaluator{nullptr});
+  EXPECT_TRUE(result.proven);
+  EXPECT_GT(result.estimated, 10);
+  ASSERT_TRUE(result.best && all.best);
+  EXPECT_TRUE(same_settings(result.best->plan, all.best->plan));
+  EXPECT_EQ(accounted_for(result), result.considered);
+  ASSERT_FALSE(times.empty());
+  EXPECT_DOUBLE_EQ(times.front(), all.best->seconds_per_token);
+}
+
 TEST(ParetoFront, keeps_what_no_other_plan_beats_in_everything) {
   const auto plan = [](double time, std::int64_t bytes, int world) {
     Found found;

@@ -93,6 +93,33 @@ TEST(ShortModel, tells_nearly_all_of_what_the_whole_takes) {
   EXPECT_GE(least_of(*shortened), Bytes(whole.count - (std::int64_t{6} << 20)));
 }
 
+// Where nothing is shared between layers the peak grows by the same bytes with each.
+TEST(ShortModel, expects_what_the_whole_takes) {
+  for (const char* stage : {"zero.stage=0", "zero.stage=1"}) {
+    for (const int accumulation : {1, 3}) {
+      const Scenario scenario =
+          small_scenario(small_model(256, 24), small_cluster(2, 80),
+                         {stage, "sequence=1024", "gradient_accumulation=" + std::to_string(accumulation)});
+      const auto shortened = shorten(scenario, 4);
+      ASSERT_TRUE(shortened);
+      EXPECT_EQ(shortened->more.model.layers.size(), shortened->few.model.layers.size() + 4);
+      const double times = static_cast<double>(shortened->left_out) / 4;
+      Shortened own = *shortened;
+      own.few.plan.zero = own.more.plan.zero = scenario.plan.zero;
+      const Bytes expected = expected_live(program_of(own.few), program_of(own.more), times).of_job();
+      const Bytes whole = peak_of_job(program_of(scenario));
+      EXPECT_NEAR(expected / whole, 1, 0.02) << stage << ", accumulation " << accumulation;
+    }
+  }
+}
+
+TEST(ShortModel, are_no_further_apart_than_the_model_has_layers) {
+  const auto shortened = shorten(small_scenario(small_model(128, 4), small_cluster(1, 80), {}), 4);
+  ASSERT_TRUE(shortened);
+  EXPECT_EQ(shortened->apart, 2);
+  EXPECT_EQ(shortened->more.model.layers.size(), 4U);
+}
+
 TEST(ShortModel, counts_every_layer_once) {
   Scenario scenario = small_scenario(small_model(128, 11), small_cluster(2, 80), {R"(recompute={"every": 2})"});
   scenario.model.layers[0].attention.qk_norm = AttentionSpec::QkNorm::per_head;  // a layer of its own
