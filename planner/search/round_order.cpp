@@ -157,8 +157,49 @@ std::vector<CandidateId> Round::choose(const Open& open) const {
   return ids;
 }
 
-/// From half of the time on plans are evaluated, even if some that are not estimated seem more promising.
-bool Round::evaluations_are_due() const { return Clock::now() >= start_ + (context_.deadline - start_) / 2; }
+/// From half of the time on plans are evaluated, even if some that are not estimated seem more promising; and sooner where
+/// there is no answer yet.
+bool Round::evaluations_are_due() const {
+  return Clock::now() >= start_ + (context_.deadline - start_) / (result_.best ? 2 : 4);
+}
+
+/// Aims at the estimated candidate that is expected to fit and to take least time.
+/// @return seconds per token; infinite: there is none
+double Round::aim_at_what_fits(Open& open) const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const CandidateId& id : open.live) {
+    const Memo::Estimate* estimate = context_.memo.estimate(id);
+    if (estimate == nullptr || estimate->step_s <= 0 || !is_expected_to_fit(*estimate)) continue;
+    const double time = seconds_per_token(context_.space, id, estimate->step_s);
+    if (time >= least) continue;
+    least = time;
+    open.target = id;
+  }
+  return least;
+}
+
+/// For a first answer: evaluates the best of what was estimated so far, a plan a thread.
+std::vector<Round::Task> Round::take_what_fits(std::size_t most) {
+  std::vector<std::pair<double, Open>> opens;
+  for (; !begun_.empty(); begun_.pop()) {
+    Open open = begun_.top();
+    if (!refresh(open)) continue;
+    const double time = aim_at_what_fits(open);
+    opens.emplace_back(time, std::move(open));
+  }
+  std::stable_sort(opens.begin(), opens.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Task> tasks;
+  for (auto& [time, open] : opens) {
+    if (tasks.size() == most || std::isinf(time)) {
+      begun_.push(std::move(open));
+      continue;
+    }
+    Task& task = tasks.emplace_back();
+    task.ids = {open.target};
+    task.open = std::move(open);
+  }
+  return tasks;
+}
 
 /// By their turns; without outlines half of the tasks go on with choices that were begun, so that good plans are found early.
 std::vector<Round::Task> Round::next_tasks() {
@@ -170,7 +211,8 @@ std::vector<Round::Task> Round::next_tasks() {
     take(queue_, most, tasks);
     return tasks;
   }
-  std::size_t evaluations = 0;
+  if (!result_.best && evaluations_are_due()) tasks = take_what_fits(threads);
+  std::size_t evaluations = tasks.size();
   while (evaluations < threads && !(queue_.empty() && begun_.empty())) {
     if (tasks.size() >= threads * (evaluations > 0 ? tasks_beside_evaluations : tasks_a_thread)) break;
     const bool go_on =

@@ -255,6 +255,14 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
     RoundResult tight = Round(context, limit).run();
     if (tight.best) round = std::move(tight);
   }
+  if (!round.best) {
+    result.nearest = nearest_to_fit(context);
+    // The one that takes least memory was evaluated for want of another, and may be the answer.
+    if (result.nearest && result.nearest->evaluated.verdict == Verdict::fits) {
+      round = Round(context, limit).run();
+      result.nearest.reset();
+    }
+  }
   result.proven = round.proven;
   if (round.best) {
     if (!round.proven) {
@@ -265,8 +273,6 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
     judge_runners_up(context);
     if (options.want_front) look_for_front(context, limit, *round.best);
     result.best = found_of(space, *round.best, *memo.find(*round.best));
-  } else {
-    result.nearest = nearest_to_fit(context);
   }
   for (const auto& [reason, count] : round.excluded) result.excluded.push_back({reason, count});
   std::stable_sort(result.excluded.begin(), result.excluded.end(),
