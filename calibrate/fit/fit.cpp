@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <unordered_set>
 
 #include "planner/spec/price_rules.hpp"
 
@@ -89,7 +90,7 @@ Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const
   if (has_errors(diagnostics)) return diagnostics;
   const std::vector<SampleFile> files = without_events(measured);
   std::map<std::string, Samples> classes;
-  std::set<std::string> seen;
+  std::unordered_set<std::string> seen;
   for (const SampleFile& file : files) {
     for (const Sample& sample : file.samples) {
       // The first file's measurement of a point counts: bench before traces.

@@ -15,7 +15,7 @@ double d(std::int64_t value) { return static_cast<double>(value); }
 
 std::optional<AttentionPrice::Rate> fit_rate(const Samples& samples) {
   if (samples.size() < 4) return {};
-  std::vector<std::vector<double>> rows;
+  Rows rows;
   std::vector<double> times;
   for (const Sample* sample : samples) {
     const double flops = flops_of(sample->point);

@@ -44,7 +44,7 @@ struct Run {
 };
 
 Run fit_run(const Points& points, std::size_t first, std::size_t last) {
-  std::vector<std::vector<double>> rows;
+  Rows rows;
   std::vector<double> times;
   for (std::size_t i = first; i < last; ++i) {
     rows.push_back({1, points[i].first});

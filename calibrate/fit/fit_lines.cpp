@@ -20,7 +20,7 @@ struct Line {
 /// Fits fixed + slope x, x from `size_of`.
 std::optional<Line> fit_line(const Samples& samples, double (*size_of)(const Point&)) {
   if (samples.size() < 3) return {};
-  std::vector<std::vector<double>> rows;
+  Rows rows;
   std::vector<double> times;
   for (const Sample* sample : samples) {
     rows.push_back({1, size_of(sample->point)});

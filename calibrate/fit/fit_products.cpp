@@ -108,20 +108,31 @@ bool skinny(const Point& p) {
   return std::min({s[0], s[1], s[2]}) <= 64;
 }
 
-/// The rule alone, from products that tensor cores and not memory bound.
-std::optional<GemmPrice> fit_rule(const Samples& samples, const GemmPrice& start, int multiprocessors) {
+/// A product and its time, looked up once: the rule goes over all of them again and again.
+struct Product {
+  Sizes sizes;
+  double time_s;
+};
+
+std::vector<Product> products_of(const Samples& samples) {
+  std::vector<Product> products;
+  products.reserve(samples.size());
+  for (const Sample* sample : samples) products.push_back({sizes_of(sample->point), sample->time_s});
+  return products;
+}
+
+/// The rule alone.
+std::optional<GemmPrice> fit_rule(const std::vector<Product>& products, const GemmPrice& start, int multiprocessors) {
   GemmPrice price = start;
   price.surface = {};
   price.memset_s = 0;
+  std::vector<double> times;
+  for (const Product& product : products) times.push_back(product.time_s);
   for (int round = 0; round < 6; ++round) {
-    std::vector<std::vector<double>> rows;
-    std::vector<double> times;
-    for (const Sample* sample : samples) {
-      if (skinny(sample->point)) continue;
-      const Sizes s = sizes_of(sample->point);
+    Rows rows;
+    for (const auto& [s, time_s] : products) {
       const auto [flops, area] = tile_features(price, multiprocessors, s);
       rows.push_back({1, flops, area, 2 * (s[0] * s[2] + s[2] * s[1] + s[0] * s[1])});
-      times.push_back(sample->time_s);
     }
     if (rows.size() < 8) return {};
     const LinearFit fit = fit_nonnegative(rows, times);
@@ -134,16 +145,15 @@ std::optional<GemmPrice> fit_rule(const Samples& samples, const GemmPrice& start
   return price;
 }
 
+/// @param samples products that tensor cores and not memory bound
 std::optional<GemmPrice> fit_gemm_price(const Samples& samples, const GemmPrice& start, int multiprocessors) {
-  auto price = fit_rule(samples, start, multiprocessors);
+  const std::vector<Product> products = products_of(samples);
+  auto price = fit_rule(products, start, multiprocessors);
   if (!price) return {};
   std::vector<std::pair<Sizes, double>> residuals;
-  for (const Sample* sample : samples) {
-    if (skinny(sample->point)) continue;
-    const Sizes s = sizes_of(sample->point);
+  for (const auto& [s, time_s] : products) {
     const double rule = gemm_seconds(*price, multiprocessors, s[0], s[1], s[2], DType::bf16) - price->launch_s;
-    if (sample->time_s > price->launch_s)
-      residuals.emplace_back(s, std::log((sample->time_s - price->launch_s) / rule));
+    if (time_s > price->launch_s) residuals.emplace_back(s, std::log((time_s - price->launch_s) / rule));
   }
   price->surface = best_surface(residuals);
   return price;
@@ -164,7 +174,7 @@ namespace {
 /// Products without tensor cores: t = launch + F / rate.
 std::optional<std::array<double, 2>> plain_rule(const Samples& samples) {
   if (samples.size() < 2) return {};
-  std::vector<std::vector<double>> rows;
+  Rows rows;
   std::vector<double> times;
   for (const Sample* sample : samples) {
     rows.push_back({1, flops_of(sample->point)});
@@ -256,7 +266,7 @@ namespace {
 
 std::optional<GroupedGemmPrice> fit_grouped_price(const Samples& samples, const GroupedGemmPrice& start) {
   if (samples.size() < 6) return {};
-  std::vector<std::vector<double>> rows;
+  Rows rows;
   std::vector<double> times;
   for (const Sample* sample : samples) {
     const double flops = flops_of(sample->point);

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
+#include <unordered_set>
 
 #include "calibrate/samples/text_lines.hpp"
 
@@ -158,27 +158,35 @@ class LineReader {
   std::shared_ptr<SourceFile> file_;
   Diagnostics& diagnostics_;
   SampleFile result_;
-  std::set<std::string> seen_;
+  std::unordered_set<std::string> seen_;
   int line_ = 0;
   bool has_header_ = false, foreign_ = false;
 };
 
 }  // namespace
 
-std::string Point::label(const std::string& name) const {
-  const auto found = labels.find(name);
-  return found == labels.end() ? std::string() : found->second;
+// A point has a few of each: looking through them is faster than making a string to look up.
+std::string Point::label(std::string_view name) const {
+  for (const auto& [key, value] : labels) {
+    if (key == name) return value;
+  }
+  return {};
 }
 
-std::int64_t Point::size(const std::string& name) const {
-  const auto found = sizes.find(name);
-  return found == sizes.end() ? 0 : found->second;
+std::int64_t Point::size(std::string_view name) const {
+  for (const auto& [key, value] : sizes) {
+    if (key == name) return value;
+  }
+  return 0;
 }
 
 std::string key_of(const Point& point) {
   std::string key = point.kind;
-  for (const auto& [name, value] : point.labels) key += fmt::format("/{}={}", name, value);
-  for (const auto& [name, value] : point.sizes) key += fmt::format("/{}={}", name, value);
+  const auto append = [&key](std::string_view name, std::string_view value) {
+    key.append(1, '/').append(name).append(1, '=').append(value);
+  };
+  for (const auto& [name, value] : point.labels) append(name, value);
+  for (const auto& [name, value] : point.sizes) append(name, fmt::format_int(value).c_str());
   return key;
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "planner/base/diagnostic.hpp"
@@ -28,8 +29,8 @@ struct Point {
   std::map<std::string, std::string> labels;
   std::map<std::string, std::int64_t> sizes;
 
-  std::string label(const std::string& name) const;  ///< "" where there is none
-  std::int64_t size(const std::string& name) const;  ///< 0 where there is none
+  std::string label(std::string_view name) const;  ///< "" where there is none
+  std::int64_t size(std::string_view name) const;  ///< 0 where there is none
   auto operator<=>(const Point&) const = default;
 };
 

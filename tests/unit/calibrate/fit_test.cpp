@@ -48,7 +48,7 @@ const Entry& entry(const FitResult& result, const std::string& name) {
 }
 
 TEST(LeastSquares, FindsPositiveCoefficientsExactly) {
-  std::vector<std::vector<double>> rows;
+  Rows rows;
   std::vector<double> times;
   for (const double bytes : {1e3, 1e5, 1e7, 1e9}) {
     rows.push_back({1, bytes});
