@@ -11,6 +11,10 @@
 
 #include "planner/account/volume.hpp"
 #include "planner/base/format.hpp"
+#include "planner/cli/in_words.hpp"
+#include "planner/step/checkpoint_files.hpp"
+#include "planner/step/layers/module.hpp"
+#include "planner/step/layers/routing.hpp"
 
 namespace plimsoll {
 namespace {
@@ -179,37 +183,118 @@ void add_host(Makers& makers, const Evaluation& evaluation) {
     }
     number.terms.push_back(part("shared libraries, counted once", ledger.host_per_node - sum));
   };
+  for (const auto& [name, bytes] : ledger.host_categories) {
+    makers["host.categories." + name] = [name = name, bytes = bytes](ExplainedNumber& number) {
+      number.value = bytes.count;
+      number.formula = "of one rank, in the phase in which its host memory is highest";
+      number.terms = {part(name, bytes)};
+    };
+  }
+}
+
+void add_capacities(Makers& makers, const Evaluation& evaluation) {
+  const auto given = [&](const char* name, Bytes bytes, const char* what) {
+    makers[name] = [bytes, what](ExplainedNumber& number) {
+      number.value = bytes.count;
+      number.formula = what;
+      number.terms = {part(what, bytes)};
+    };
+  };
+  given("capacity_bytes", evaluation.ledger.capacity, "memory of the device, of the cluster's file or preset");
+  given("host.capacity_bytes", evaluation.ledger.host_capacity, "memory of a node, of the cluster's file or preset");
+}
+
+void add_checkpoint(Makers& makers, const Evaluation& evaluation) {
+  makers["checkpoint.total_bytes"] = [&](ExplainedNumber& number) {
+    number.formula = "the files that saving writes, of all ranks";
+    for (const CheckpointFile& file : checkpoint_files(evaluation.scenario)) {
+      number.value += file.bytes.count;
+      number.terms.push_back(part(file.name, file.bytes));
+    }
+  };
+}
+
+/// A parameter of the model, or one that the engine made in its place.
+struct Counted {
+  ParameterDecl decl;
+  std::int64_t numel = 0;
+  std::int64_t active = 0;  ///< of them, those that one token passes
+};
+
+using CountedParameters = std::vector<Counted>;
+
+CountedParameters counted_parameters(const Scenario& scenario) {
+  CountedParameters counted;
+  const auto add = [&](const ParameterDecl& decl, std::int64_t numel) {
+    const auto moe = decl.expert ? moe_of_layer(scenario, static_cast<std::size_t>(decl.layer)) : std::nullopt;
+    counted.push_back({decl, numel, moe ? numel * moe->top_k / moe->experts : numel});
+  };
+  if (scenario.plan.moe.num_experts.empty()) {
+    for (const ParameterDecl& decl : scenario.model.parameters) add(decl, decl.numel);
+    return counted;
+  }
+  Scenario whole = scenario;  // without expert parallelism a rank holds every expert
+  whole.plan.expert_parallel = 1;
+  const auto modules = build_modules(whole);
+  for (const Parameter& parameter : modules->parameters_in_order) add(*parameter.decl, parameter.numel());
+  return counted;
+}
+
+/// "model.layers.3.mlp..." of every layer is one term.
+std::string name_over_layers(const ParameterDecl& decl) {
+  std::string name = decl.name;
+  const std::string layer = fmt::format(".{}.", decl.layer);
+  if (const auto at = name.find(layer); decl.layer >= 0 && at != std::string::npos)
+    name.replace(at, layer.size(), ".*.");
+  return name;
+}
+
+/// @param share how many of a parameter's elements count
+template <class Share>
+Maker sum_of_parameters(const Scenario& scenario, const char* what, std::int64_t value, Share share) {
+  return [&scenario, what, value, share](ExplainedNumber& number) {
+    number.unit = "parameters";
+    number.formula = what;
+    number.value = value;
+    std::map<std::string, Term> found;
+    for (const Counted& counted : counted_parameters(scenario)) {
+      const std::int64_t elements = share(counted);
+      if (elements == 0) continue;
+      const ParameterDecl& decl = counted.decl;
+      const std::string name = name_over_layers(decl);
+      Term& term = found[name];
+      if (term.count == 0) term = {name, {}, decl.expert ? "expert" : "dense", 0, 0, decl.layer, decl.layer};
+      ++term.count;
+      term.value += elements;
+      term.last_layer = std::max(term.last_layer, decl.layer);
+    }
+    for (auto& [name, term] : found) number.terms.push_back(std::move(term));
+    largest_first(number.terms);
+  };
 }
 
 void add_parameters(Makers& makers, const Evaluation& evaluation) {
-  const ModelSpec& model = evaluation.scenario.model;
-  const auto sum = [&model](const char* what, auto counts) {
-    return [&model, what, counts](ExplainedNumber& number) {
-      number.unit = "parameters";
-      number.formula = what;
-      std::map<std::string, Term> found;
-      for (const ParameterDecl& parameter : model.parameters) {
-        if (!counts(parameter)) continue;
-        std::string name = parameter.name;  // "model.layers.3.mlp..." of every layer is one term
-        const std::string layer = fmt::format(".{}.", parameter.layer);
-        if (const auto at = name.find(layer); parameter.layer >= 0 && at != std::string::npos)
-          name.replace(at, layer.size(), ".*.");
-        Term& term = found[name];
-        if (term.value == 0)
-          term = {name, {}, parameter.expert ? "expert" : "dense", 0, 0, parameter.layer, parameter.layer};
-        ++term.count;
-        term.value += parameter.numel;
-        term.last_layer = std::max(term.last_layer, parameter.layer);
-        number.value += parameter.numel;
-      }
-      for (auto& [name, term] : found) number.terms.push_back(std::move(term));
-      largest_first(number.terms);
-    };
+  const Scenario& scenario = evaluation.scenario;
+  const ParameterCounts counts = parameters_of(scenario);
+  const auto add = [&](const char* name, std::int64_t value, const char* what, auto share) {
+    makers[fmt::format("parameters.{}", name)] = sum_of_parameters(scenario, what, value, share);
   };
-  makers["parameters.total"] = sum("every parameter of the model", [](const ParameterDecl&) { return true; });
-  makers["parameters.dense"] =
-      sum("every parameter but the routed experts'", [](const ParameterDecl& p) { return !p.expert; });
-  makers["parameters.expert"] = sum("the routed experts' parameters", [](const ParameterDecl& p) { return p.expert; });
+  add("total", counts.total, "every parameter of the model", [](const Counted& c) { return c.numel; });
+  add("dense", counts.dense, "every parameter but the routed experts'",
+      [](const Counted& c) { return c.decl.expert ? 0 : c.numel; });
+  add("expert", counts.expert, "the routed experts' parameters",
+      [](const Counted& c) { return c.decl.expert ? c.numel : 0; });
+  add("active", counts.active, "what one token passes: of the routed experts top_k of all",
+      [](const Counted& c) { return c.active; });
+  const bool tied = scenario.model.tied_embeddings;
+  add("active_without_embedding", counts.active_without_embedding,
+      "what one token passes, but for the embedding unless it is the head too",
+      [tied](const Counted& c) { return c.decl.role == Role::embedding && !tied ? 0 : c.active; });
+  add("active_without_embedding_and_head", counts.active_without_embedding_and_head,
+      "what one token passes, but for embedding and head", [](const Counted& c) {
+        const Role role = c.decl.role;
+        return role == Role::embedding || role == Role::head || role == Role::head_bias ? 0 : c.active;
+      });
 }
 
 void add_volumes(Makers& makers, const Evaluation& evaluation) {
@@ -235,7 +320,9 @@ Makers makers_of(const Evaluation& evaluation) {
   add_gpu(makers, evaluation);
   add_outside(makers, evaluation.ledger);
   add_phases(makers, evaluation);
+  add_capacities(makers, evaluation);
   add_host(makers, evaluation);
+  add_checkpoint(makers, evaluation);
   add_parameters(makers, evaluation);
   add_volumes(makers, evaluation);
   return makers;

@@ -1,0 +1,67 @@
+// Does every number of a ledger open its formula, and do the terms sum to it?
+#include "planner/cli/explain_number.hpp"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "planner/cli/common_inputs.hpp"
+#include "planner/cli/evaluate.hpp"
+#include "planner/cli/json_output.hpp"
+
+namespace plimsoll {
+namespace {
+
+using Json = nlohmann::json;
+
+/// "gpu.outside_framework.nccl" and what it is; lists (intervals, phases, files) are left out.
+void collect(const std::string& prefix, const Json& json, std::map<std::string, std::int64_t>& numbers) {
+  for (const auto& [key, value] : json.items()) {
+    const std::string name = prefix.empty() ? key : prefix + "." + key;
+    if (value.is_object()) collect(name, value, numbers);
+    if (value.is_number_integer()) numbers[name] = value.get<std::int64_t>();
+  }
+}
+
+std::map<std::string, std::int64_t> numbers_of(const Evaluation& evaluation) {
+  Json ledger = Json::parse(ledger_json(evaluation, std::nullopt));
+  ledger.erase("rank");             // who, not how much
+  ledger.erase("smallest_change");  // a plan's keys
+  std::map<std::string, std::int64_t> numbers;
+  collect("", ledger, numbers);
+  for (const Json& phase : ledger["phases"]) {
+    for (const char* key : {"allocated_end_bytes", "allocated_peak_bytes"})
+      numbers["phases." + phase["name"].get<std::string>() + "." + key] = phase[key].get<std::int64_t>();
+  }
+  return numbers;
+}
+
+class ExplainNumber : public ::testing::TestWithParam<std::vector<std::string>> {};
+
+TEST_P(ExplainNumber, opens_the_formula_of_every_number_of_the_ledger) {
+  InputOptions options;
+  options.model = GetParam().front();
+  options.cluster = "8xh100";
+  options.sets = {GetParam().begin() + 1, GetParam().end()};
+  const Evaluation evaluation = evaluate(Inputs(options).scenario());
+  for (const auto& [name, value] : numbers_of(evaluation)) {
+    const auto number = explain_number(evaluation, name);
+    ASSERT_TRUE(number) << name;
+    EXPECT_EQ(number->value, value) << name;
+    EXPECT_FALSE(number->formula.empty()) << name;
+    std::int64_t sum = 0;
+    for (const Term& term : number->terms) sum += term.value;
+    EXPECT_EQ(sum, value) << name;
+  }
+}
+
+using Asked = std::vector<std::string>;
+INSTANTIATE_TEST_SUITE_P(
+    Scenarios, ExplainNumber,
+    ::testing::Values(Asked{"llama-3.2-1b", "zero.stage=0"}, Asked{"qwen2.5-0.5b", "zero.stage=3", "sequence=1024"},
+                      Asked{"qwen3-30b-a3b", "zero.stage=3", "expert_parallel=8", "sequence=1024", "recompute=full"},
+                      Asked{"llama-3.2-1b", "zero.stage=1", "moe.implementation=native", "moe.num_experts=[8]",
+                            "expert_parallel=8", "sequence=1024"}));
+
+}  // namespace
+}  // namespace plimsoll
