@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "planner/base/format.hpp"
 #include "planner/base/machine_error.hpp"
@@ -97,31 +99,44 @@ std::string simulate_json(const Evaluation& evaluation, const SimulatedStep& ste
   return json_text(json);
 }
 
+/// Runs of ops of one lane are a part, since the path has thousands of kernels; parts alike, as those of layers are, one line.
 void print_path(const Evaluation& evaluation, const Timeline& timeline) {
-  // Runs of ops of one lane are one line: the path has thousands of kernels.
   struct Part {
     Lane lane;
-    SimTime start, end;
-    std::size_t ops;
-    std::string first;
+    std::string first;  ///< its first op
+    std::size_t ops = 0, times = 1;
+    SimTime time = 0;
   };
   std::vector<Part> parts;
+  SimTime start = 0;
   for (const std::uint32_t index : timeline.critical_path) {
     const TimedOp& op = timeline.ops[index];
-    if (!parts.empty() && parts.back().lane == op.lane) {
-      parts.back().end = op.end;
-      ++parts.back().ops;
-    } else {
-      parts.push_back({op.lane, op.start, op.end, 1, evaluation.rank_program().ops[op.op].role});
+    if (parts.empty() || parts.back().lane != op.lane) {
+      parts.push_back({op.lane, evaluation.rank_program().ops[op.op].role});
+      start = op.start;
     }
+    parts.back().time = op.end - start;
+    ++parts.back().ops;
   }
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const Part& a, const Part& b) { return a.end - a.start > b.end - b.start; });
-  Table table({{"longest parts of the critical path"}, {"ops", Align::right}, {"from"}, {"time", Align::right}});
-  for (std::size_t i = 0; i < std::min(path_lines, parts.size()); ++i) {
-    const Part& part = parts[i];
-    table.row({name_of(part.lane), format_count(static_cast<std::int64_t>(part.ops)), part.first,
-               format(Seconds(to_seconds(part.end - part.start)))});
+  std::map<std::tuple<Lane, std::string, std::size_t>, Part> alike;
+  for (const Part& part : parts) {
+    const auto [found, is_new] = alike.try_emplace({part.lane, part.first, part.ops}, part);
+    if (is_new) continue;
+    ++found->second.times;
+    found->second.time += part.time;
+  }
+  std::vector<Part> lines;
+  for (auto& [key, part] : alike) lines.push_back(std::move(part));
+  std::stable_sort(lines.begin(), lines.end(), [](const Part& a, const Part& b) { return a.time > b.time; });
+  Table table({{"longest parts of the critical path"},
+               {"times", Align::right},
+               {"ops each", Align::right},
+               {"from"},
+               {"time in all", Align::right}});
+  for (std::size_t i = 0; i < std::min(path_lines, lines.size()); ++i) {
+    const Part& part = lines[i];
+    table.row({name_of(part.lane), format_count(static_cast<std::int64_t>(part.times)),
+               format_count(static_cast<std::int64_t>(part.ops)), part.first, format(Seconds(to_seconds(part.time)))});
   }
   print(fmt::format("\n{}", table.text(2)));
 }
