@@ -29,6 +29,15 @@ Tier farthest(const TierShare& share) {
 
 }  // namespace
 
+namespace {
+
+const KernelPrice* named(const Calibration& calibration, const std::string& name) {
+  const auto found = calibration.kernels.find(name);
+  return found == calibration.kernels.end() ? nullptr : &found->second;
+}
+
+}  // namespace
+
 Prices::Prices(const Calibration& calibration, const ClusterSpec& cluster, const StepProgram& program, double sag)
     : calibration_(calibration), cluster_(cluster), program_(program), sag_(sag), kernel_gap_(gap_of(program)) {
   const auto& factors = calibration.interference.factor;
@@ -36,11 +45,15 @@ Prices::Prices(const Calibration& calibration, const ClusterSpec& cluster, const
   for (int i = 0; i < kernel_kind_count; ++i) {
     const auto index = static_cast<std::size_t>(i);
     const char* name = name_of(static_cast<KernelKind>(i));
-    const auto price = calibration.kernels.find(name);
-    if (price != calibration.kernels.end()) by_kind_[index] = &price->second;
+    const std::string base = name;
+    by_kind_[index] = {named(calibration, base), named(calibration, base + "_flat"), named(calibration, base + "_fp32"),
+                       named(calibration, base + "_bf16"), named(calibration, base + "_short")};
     const auto factor = factors.find(name);
     interference_[index] = factor != factors.end() ? factor->second : other != factors.end() ? other->second : 1.0;
   }
+  of_group_ = named(calibration, "grouped_gemm_group");
+  unaligned_ = named(calibration, "gemm_unaligned");
+  of_row_ = named(calibration, "reduce_last_row");
   for (int i = 0; i < host_work_kind_count; ++i) {
     const auto found = calibration.host.work_s.find(name_of(static_cast<HostWorkKind>(i)));
     host_work_[static_cast<std::size_t>(i)] = found == calibration.host.work_s.end() ? 0 : found->second;
@@ -62,8 +75,23 @@ SimTime Prices::gap_of(const StepProgram& program) const {
 
 double Prices::product_seconds(double m, double n, double k, DType dtype) const {
   const auto [known, added] = products_.try_emplace({m, n, k, dtype}, 0.0);
-  if (added) known->second = gemm_seconds(calibration_.gemm, cluster_.device.multiprocessors, m, n, k, dtype, sag_);
+  if (!added) return known->second;
+  known->second = gemm_seconds(calibration_.gemm, cluster_.device.multiprocessors, m, n, k, dtype, sag_);
+  // Rows that do not start at multiples of 16 bytes keep the library from its fast kernels.  A product does not say along
+  // which dimension its operands lie; a vocabulary is the longest one that is seldom a multiple of 8.
+  constexpr double shortest_vocabulary = 16384;
+  const double longest = std::max({m, n, k});
+  if (unaligned_ && dtype != DType::fp32 && longest >= shortest_vocabulary && std::fmod(longest, 8) != 0)
+    known->second = std::max(known->second, unaligned_->fixed_s + unaligned_->s_per_element * m * n * k * sag_);
   return known->second;
+}
+
+/// Products of a batch are small: their operands pass the memory once, or their tiles keep the tensor cores busy.
+double Prices::batched_seconds(const Kernel& kernel) const {
+  const GemmPrice& gemm = calibration_.gemm;
+  const double rate = kernel.dtype == DType::fp32 ? gemm.fp32_flops_per_s : gemm.flops_per_s;
+  return gemm.launch_s +
+         std::max(kernel.flops().count / rate * sag_, as_double(kernel.bytes.count) / gemm.memory_bytes_per_s);
 }
 
 /// One launch over all groups; without tensor cores (fp32) one product a group, each with its own waves.
@@ -73,15 +101,28 @@ double Prices::grouped_seconds(const Kernel& kernel) const {
     return groups *
            product_seconds(as_double(kernel.m) / groups, as_double(kernel.n), as_double(kernel.k), kernel.dtype);
   }
-  return grouped_gemm_seconds(calibration_.grouped_gemm, kernel.batch, as_double(kernel.m), as_double(kernel.n),
-                              as_double(kernel.k), sag_);
+  const double of_groups = of_group_ ? of_group_->fixed_s * as_double(kernel.batch) : 0;
+  return of_groups + grouped_gemm_seconds(calibration_.grouped_gemm, kernel.batch, as_double(kernel.m),
+                                          as_double(kernel.n), as_double(kernel.k), sag_);
+}
+
+/// The most particular price that the calibration has: short rows, the type, operands of at most three dimensions, the kind.
+const KernelPrice* Prices::price_of(const Kernel& kernel) const {
+  constexpr std::int64_t longest_short_row = 65536, most_flat_dimensions = 3;
+  const KindPrices& prices = by_kind_[static_cast<std::size_t>(kernel.kind)];
+  if (prices.short_rows && kernel.n > 0 && kernel.n <= longest_short_row) return prices.short_rows;
+  if (prices.fp32 && kernel.dtype == DType::fp32) return prices.fp32;
+  const bool flat = kernel.m <= most_flat_dimensions;
+  if (prices.flat && flat) return prices.flat;
+  if (prices.sixteen_bit && size_of(kernel.dtype) == 2) return prices.sixteen_bit;
+  return prices.any;
 }
 
 double Prices::kernel_seconds(const Kernel& kernel) const {
   switch (kernel.kind) {
     case KernelKind::gemm:
-      return product_seconds(as_double(kernel.m) * as_double(kernel.batch), as_double(kernel.n), as_double(kernel.k),
-                             kernel.dtype);
+      if (kernel.batch > 1) return batched_seconds(kernel);
+      return product_seconds(as_double(kernel.m), as_double(kernel.n), as_double(kernel.k), kernel.dtype);
     case KernelKind::grouped_gemm: return grouped_seconds(kernel);
     case KernelKind::attention_forward:
     case KernelKind::attention_backward: {
@@ -94,12 +135,14 @@ double Prices::kernel_seconds(const Kernel& kernel) const {
     }
     default: break;
   }
-  const KernelPrice* price = by_kind_[static_cast<std::size_t>(kernel.kind)];
+  const KernelPrice* price = price_of(kernel);
   if (!price)
     return 1.35e-6 + as_double(kernel.bytes.count) / (0.85 * std::max(1.0, cluster_.device.memory_bandwidth.count));
   const Bytes output = Elements(kernel.elements) * kernel.dtype;
-  return pointwise_seconds(*price, calibration_.cache, as_double(kernel.elements), as_double(kernel.bytes.count),
-                           as_double(output.count), sag_);
+  const bool counts_rows = kernel.kind == KernelKind::reduce_last && of_row_ && kernel.n > 0;
+  const double of_rows = counts_rows ? of_row_->fixed_s * as_double(kernel.elements) / as_double(kernel.n) : 0;
+  return of_rows + pointwise_seconds(*price, calibration_.cache, as_double(kernel.elements),
+                                     as_double(kernel.bytes.count), as_double(output.count), sag_);
 }
 
 bool Prices::memory_bound(KernelKind kind) {

@@ -51,6 +51,7 @@ class Prices {
 
  private:
   double product_seconds(double m, double n, double k, DType dtype) const;
+  double batched_seconds(const Kernel& kernel) const;
   double grouped_seconds(const Kernel& kernel) const;
   SimTime gap_of(const StepProgram& program) const;
   double kernel_seconds(const Kernel& kernel) const;
@@ -71,7 +72,17 @@ class Prices {
   };
   mutable std::unordered_map<Product, double, HashOfProduct> products_;  ///< product_seconds
   SimTime kernel_gap_;
-  std::array<const KernelPrice*, kernel_kind_count> by_kind_{};
+  const KernelPrice* price_of(const Kernel& kernel) const;
+
+  /// Prices of a kind by the type that it works on and by how its operands lie; null: the kind's own, else none known.
+  struct KindPrices {
+    const KernelPrice *any = nullptr, *flat = nullptr, *fp32 = nullptr, *sixteen_bit = nullptr;
+    const KernelPrice* short_rows = nullptr;
+  };
+  std::array<KindPrices, kernel_kind_count> by_kind_{};
+  const KernelPrice* of_group_ = nullptr;   ///< of each group of a grouped product
+  const KernelPrice* unaligned_ = nullptr;  ///< by multiply-add
+  const KernelPrice* of_row_ = nullptr;     ///< of each row of a reduction
   std::array<double, kernel_kind_count> interference_{};
   std::array<double, host_work_kind_count> host_work_{};
 };

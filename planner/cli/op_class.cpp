@@ -39,6 +39,7 @@ constexpr std::array kernels{
     Rule{"chunk_cat", OpClass::sharding},
     Rule{"split_with_sizes", OpClass::sharding},
     Rule{"SoftMax", OpClass::loss},
+    Rule{"softmax", OpClass::loss},
     Rule{"nll_loss", OpClass::loss},
     Rule{"CatArrayBatchedCopy_vectorized", OpClass::contiguous},
     Rule{"CatArrayBatchedCopy_alignedK", OpClass::contiguous},

@@ -68,12 +68,21 @@ double attention_seconds(const AttentionPrice& price, bool backward, double batc
                          double flops, double sag) {
   const auto& rates = backward ? price.backward : price.forward;
   if (rates.empty()) return std::numeric_limits<double>::infinity();
-  const auto nearest = std::min_element(rates.begin(), rates.end(), [&](const auto& a, const auto& b) {
-    return std::abs(a.head_dim - head_dim) < std::abs(b.head_dim - head_dim);
-  });
-  const double rate = nearest->flops_per_s * length / (length + nearest->half_length);
+  // Between two head sizes that are known, the rate is interpolated; beyond them it is the nearest one's.
+  const AttentionPrice::Rate *below = nullptr, *above = nullptr;
+  for (const AttentionPrice::Rate& rate : rates) {
+    if (rate.head_dim <= head_dim && (!below || rate.head_dim > below->head_dim)) below = &rate;
+    if (rate.head_dim >= head_dim && (!above || rate.head_dim < above->head_dim)) above = &rate;
+  }
+  if (!below) below = above;
+  if (!above) above = below;
+  const double between = above == below ? 0 : (head_dim - below->head_dim) / (above->head_dim - below->head_dim);
+  const auto rate_of = [&](const AttentionPrice::Rate& r) { return r.flops_per_s * length / (length + r.half_length); };
+  const auto fixed_of = [&](const AttentionPrice::Rate& r) { return r.fixed_s < 0 ? price.fixed_s : r.fixed_s; };
+  const double rate = rate_of(*below) * (1 - between) + rate_of(*above) * between;
+  const double fixed = fixed_of(*below) * (1 - between) + fixed_of(*above) * between;
   const double extra = backward ? price.backward_s_per_element * batch * length * head_dim : 0;
-  return (nearest->fixed_s < 0 ? price.fixed_s : nearest->fixed_s) + (flops / rate) * sag + extra;
+  return fixed + (flops / rate) * sag + extra;
 }
 
 double pointwise_seconds(const KernelPrice& price, const CachePrice& cache, double elements, double bytes,

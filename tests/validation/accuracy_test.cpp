@@ -21,7 +21,7 @@ struct Bound {
   double mean, worst;  ///< percent
 };
 
-// Reached on 2026-11-29, in percent, rounded up.
+// Reached on 2026-11-30, in percent, rounded up.
 constexpr Bound bounds[] = {
     {"allocated, peak of a steady step", 0.004, 0.06},
     {"reserved, peak of a steady step", 0.24, 5.0},
@@ -120,7 +120,7 @@ TEST(Accuracy, StepsBoundByTheDevice) {
     ++n;
   }
   EXPECT_EQ(n, 27);
-  EXPECT_LE(sum / n, 0.024);
+  EXPECT_LE(sum / n, 0.025);
   EXPECT_LE(std::abs(bias / n), 0.01);
   // One run of stage 2 with accumulation, whose steps took from 422 to 466 ms: its host was slower than the others'.
   EXPECT_LE(worst, 0.08);
@@ -185,6 +185,30 @@ TEST(Accuracy, OfOtherWaysToOffload) {
       EXPECT_LE(off, 0.0002 * row.measured) << row.id << " " << row.figure;
     }
   }
+}
+
+// Runs of other shapes and options on one GPU, compared when the memory model had been written: eager attention, foreach
+// AdamW, clipping, accumulation, expandable segments, odd vocabularies, heads of 96.  Allocated: remainders of blocks;
+// reserved: within its interval.  Steps that a host bounds, and one of odd shapes, are off the most in time.
+TEST(Accuracy, OfRunsMeasuredAfterwards) {
+  const Validation later = of_table("h200_single");
+  EXPECT_TRUE(later.unanswered.empty());
+  EXPECT_GE(later.rows.size(), 520U);
+  double sum = 0;
+  int n = 0;
+  for (const Comparison& row : later.rows) {
+    if (row.figure == "step_time") {
+      EXPECT_LE(std::abs(row.error), 0.09) << row.id;
+      sum += std::abs(row.error);
+      ++n;
+    } else if (const auto within = row.within(); within && row.figure.find("reserved") != std::string::npos) {
+      EXPECT_TRUE(*within || std::abs(row.error) < 0.0002) << row.id << " " << row.figure;
+    } else if (row.figure.find("reserved") == std::string::npos) {
+      EXPECT_LE(std::abs(row.error), 0.0002) << row.id << " " << row.figure;
+    }
+  }
+  EXPECT_EQ(n, 23);
+  EXPECT_LE(sum / n, 0.036);
 }
 
 TEST(Accuracy, GivenRoutingsLieWithinTheStatedIntervals) {

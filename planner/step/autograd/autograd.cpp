@@ -268,8 +268,9 @@ void Autograd::fit_to_input(Tensor& grad, const Shape& shape, DType dtype) {
     const bool over_rows = shape.last().size == grad.shape.last().size;
     const std::int64_t columns = shape.numel();
     result = trace.empty(shape, grad.dtype, over_rows ? "sum over rows" : "sum over columns");
-    const Kernel sum = Kernel::pointwise(over_rows ? KernelKind::reduce_rows : KernelKind::reduce_last, grad.dtype,
-                                         grad.numel(), grad.bytes() + result.bytes());
+    Kernel sum = Kernel::pointwise(over_rows ? KernelKind::reduce_rows : KernelKind::reduce_last, grad.dtype,
+                                   grad.numel(), grad.bytes() + result.bytes());
+    if (!over_rows) sum.n = grad.shape.last().size;  // rows of this length
     Tensor staging, counters;
     if (over_rows) {
       const RowSumWorkspace need = row_sum_workspace(grad.numel() / columns, columns, device.multiprocessors);

@@ -5,13 +5,39 @@
 
 namespace plimsoll::ops {
 
+namespace {
+
+bool is_integer(DType type) {
+  return type == DType::int64 || type == DType::int32 || type == DType::int8 || type == DType::boolean;
+}
+
+/// Operands of two floating types make PyTorch convert element by element, whatever their layout.
+KernelKind by_operands(KernelKind kind, std::initializer_list<const Tensor*> reads) {
+  const bool sensitive = kind == KernelKind::vectorized || kind == KernelKind::strided_mul ||
+                         kind == KernelKind::strided_add || kind == KernelKind::mixed_mul;
+  if (!sensitive) return kind;
+  const Tensor* first = nullptr;
+  for (const Tensor* tensor : reads) {
+    if (!tensor || !*tensor || is_integer(tensor->dtype)) continue;
+    if (!first) first = tensor;
+    if (tensor->dtype != first->dtype) return KernelKind::mixed_mul;
+  }
+  if (kind != KernelKind::mixed_mul || !first) return kind;
+  return first->dtype == DType::fp32 ? KernelKind::broadcast_row : KernelKind::broadcast_weight;
+}
+
+}  // namespace
+
 void launch(Trace& trace, KernelKind kind, std::initializer_list<const Tensor*> reads, const Tensor& result,
             const char* role, const Call& call) {
   Bytes bytes = result.bytes();
   for (const Tensor* tensor : reads) {
     if (tensor) bytes += tensor->bytes();
   }
-  trace.compute(Kernel::pointwise(kind, result.dtype, result.numel(), bytes), call, reads, {&result}, role);
+  Kernel kernel = Kernel::pointwise(by_operands(kind, reads), result.dtype, result.numel(), bytes);
+  if (kernel.kind == KernelKind::mixed_mul && kind != KernelKind::strided_mul && kind != KernelKind::strided_add)
+    kernel.m = 2;  // dimensions that it walks: rows of whole tensors
+  trace.compute(kernel, call, reads, {&result}, role);
 }
 
 namespace {
@@ -24,9 +50,6 @@ Variable with_graph(Tensor tensor, NodeRef node) {
 
 /// Floating types win over integers, then the wider one.
 DType wider(DType a, DType b) {
-  const auto is_integer = [](DType type) {
-    return type == DType::int64 || type == DType::int32 || type == DType::int8 || type == DType::boolean;
-  };
   if (is_integer(a) != is_integer(b)) return is_integer(a) ? b : a;
   return size_of(a) >= size_of(b) ? a : b;
 }
@@ -72,7 +95,8 @@ bool is_part(Trace& trace, const Tensor& tensor) {
   return tensor.bytes() < trace.program().buffers[tensor.buffer()].size;
 }
 
-KernelKind strided(KernelKind kind) { return kind == KernelKind::vectorized ? KernelKind::strided_mul : kind; }
+/// The kernel of rows that lie apart, two dimensions, is that of a row times a weight.
+KernelKind strided(KernelKind kind) { return kind == KernelKind::vectorized ? KernelKind::broadcast_weight : kind; }
 
 }  // namespace
 
@@ -127,8 +151,9 @@ Variable mean_last(Autograd& g, const Variable& x, const char* name) {
     launch(call.trace, KernelKind::expanded_divide, {&call.grads[0]}, call.out[0], "mean backward");
   });
   Tensor result = g.trace.empty(last_as_one(x.shape), x.dtype, name);
-  g.trace.compute(Kernel::pointwise(KernelKind::reduce_last, x.dtype, x.numel(), x.bytes() + result.bytes()), {&x},
-                  {&result}, name);
+  Kernel kernel = Kernel::pointwise(KernelKind::reduce_last, x.dtype, x.numel(), x.bytes() + result.bytes());
+  kernel.n = full.last().size;  // rows of this length
+  g.trace.compute(kernel, {&x}, {&result}, name);
   return with_graph(std::move(result), std::move(node));
 }
 
@@ -163,12 +188,12 @@ Variable activation(Autograd& g, const Variable& x, const char* name, KernelKind
   NodeRef node = g.make_node({&x}, [backward](BackwardCall& call) {
     const Tensor kept = call.saved(0);
     call.out[0] = call.trace.empty(kept.shape, kept.dtype, "gradient of an activation");
-    launch(call.trace, is_part(call.trace, kept) ? KernelKind::strided_accumulate : backward, {&call.grads[0], &kept},
+    launch(call.trace, is_part(call.trace, kept) ? KernelKind::strided_add : backward, {&call.grads[0], &kept},
            call.out[0], "activation backward");
   });
   if (!keeps_result) g.save(node, x);
   Tensor result = g.trace.empty(x.shape, x.dtype, name);
-  launch(g.trace, is_part(g.trace, x) ? KernelKind::strided_mul : forward, {&x}, result, name);
+  launch(g.trace, is_part(g.trace, x) ? KernelKind::broadcast_weight : forward, {&x}, result, name);
   if (keeps_result) g.save(node, result);
   return with_graph(std::move(result), std::move(node));
 }

@@ -20,7 +20,9 @@ Variable reordered(Autograd& g, const Variable& x, const Shape& shape, const cha
   const Shape original = x.shape;
   NodeRef node = g.make_node({&x}, [original](BackwardCall& call) { call.out[0] = call.grads[0].view_as(original); });
   Tensor result = g.trace.empty(shape, x.dtype, name);
-  launch(g.trace, KernelKind::strided_copy, {&x}, result, name);
+  Kernel kernel = Kernel::pointwise(KernelKind::strided_copy, x.dtype, result.numel(), result.bytes() * 2);
+  kernel.m = 3;  // dimensions that it walks
+  g.trace.compute(kernel, {&x}, {&result}, name);
   return output_of(std::move(result), std::move(node));
 }
 
@@ -48,7 +50,7 @@ Variable with_zero_row(Autograd& g, const Variable& x, const char* name) {
   Dim rows = x.shape.dim(0);
   ++rows.size;
   Tensor result = g.trace.empty({rows, x.shape.last()}, x.dtype, name);
-  launch(g.trace, KernelKind::concatenate, {&x, &zeros}, result, name);
+  launch(g.trace, KernelKind::flat_copy, {&x, &zeros}, result, name);
   return output_of(std::move(result), std::move(node));
 }
 
@@ -78,7 +80,9 @@ std::vector<Variable> split(Autograd& g, const Variable& x, std::int64_t parts, 
   const Shape full = x.shape;
   NodeRef whole = g.make_node({&x}, [full, gradients](BackwardCall& call) {
     call.out[0] = call.trace.empty(full, gradients->front().dtype, "joined gradients");
-    launch(call.trace, KernelKind::strided_copy, {&gradients->front()}, call.out[0], "split backward");
+    call.trace.compute(
+        Kernel::pointwise(KernelKind::flat_copy, call.out[0].dtype, call.out[0].numel(), call.out[0].bytes() * 2),
+        {&gradients->front()}, {&call.out[0]}, "split backward");
     for (Tensor& gradient : *gradients) gradient = {};
   });
   Variable source = output_of(x.data(), whole);
@@ -115,7 +119,8 @@ Variable join(Autograd& g, const std::vector<Variable>& parts, const Shape& shap
     level = std::move(next);
   } while (level.size() > 1);
   Tensor result = g.trace.empty(shape, parts.front().dtype, name);
-  launch(g.trace, KernelKind::strided_copy, {&parts.front()}, result, name);
+  g.trace.compute(Kernel::pointwise(KernelKind::flat_copy, result.dtype, result.numel(), result.bytes() * 2),
+                  {&parts.front()}, {&result}, name);
   return output_of(std::move(result), level.front().grad_fn);
 }
 

@@ -217,7 +217,9 @@ Variable reduced(Autograd& g, const Variable& x, const Shape& shape, KernelKind 
   NodeRef node =
       g.make_node({&x}, [full](BackwardCall& call) { call.out[0] = std::move(call.grads[0]).view_as(full); });
   Tensor result = g.trace.empty(shape, x.dtype, name);
-  g.trace.compute(Kernel::pointwise(kind, x.dtype, x.numel(), x.bytes()), {&x}, {&result}, name);
+  Kernel kernel = Kernel::pointwise(kind, x.dtype, x.numel(), x.bytes());
+  if (kind == KernelKind::reduce_last) kernel.n = x.shape.last().size;  // rows of this length
+  g.trace.compute(kernel, {&x}, {&result}, name);
   return output_of(std::move(result), std::move(node));
 }
 
@@ -261,13 +263,21 @@ Variable sum_routes(Autograd& g, const Variable& x, Dim tokens, Dim routes, cons
 namespace {
 
 /// A mask is one value a row, broadcast: the element-rate kernels of such operands.
-KernelKind masking(DType type) { return type == DType::fp32 ? KernelKind::broadcast_row : KernelKind::strided_copy; }
+KernelKind masking(DType type) {
+  return type == DType::fp32 ? KernelKind::broadcast_row : KernelKind::broadcast_weight;
+}
+
+/// Out of place: a copy, filled where the mask says so.
+void fill_copy(Trace& trace, const Tensor& x, const Tensor& mask, const Tensor& result, const char* role) {
+  launch(trace, KernelKind::flat_copy, {&x}, result, role);
+  launch(trace, masking(result.dtype), {&mask}, result, role);
+}
 
 NodeRef masked_fill_node(Autograd& g, const Variable& x) {
   return g.make_node({&x}, [](BackwardCall& call) {
     const Tensor mask = call.saved(0);
     call.out[0] = call.trace.empty(call.grads[0].shape, call.grads[0].dtype, "masked gradient");
-    launch(call.trace, masking(call.out[0].dtype), {&call.grads[0], &mask}, call.out[0], "masked_fill backward");
+    fill_copy(call.trace, call.grads[0], mask, call.out[0], "masked_fill backward");
   });
 }
 
@@ -277,7 +287,7 @@ Variable masked_fill(Autograd& g, const Variable& x, const Tensor& mask, const c
   NodeRef node = masked_fill_node(g, x);
   g.save(node, mask);
   Tensor result = g.trace.empty(x.shape, x.dtype, name);
-  launch(g.trace, masking(x.dtype), {&x, &mask}, result, name);
+  fill_copy(g.trace, x, mask, result, name);
   return output_of(std::move(result), std::move(node));
 }
 

@@ -66,6 +66,28 @@ int TorchJob::mesh_size(const Parameter& parameter) const {
 
 Variable TorchJob::run_forward(const Variable& ids) { return causal_lm_loss(layers_, *model_, ids); }
 
+namespace {
+
+/// PyTorch walks what lies apart by index arithmetic, whose cost grows with the dimensions; those of size one do not count.
+/// Heads of several sequences have four dimensions, those of one three: a strided kernel's m says so.
+void note_dimensions(RankProgram& program, std::int64_t sequences) {
+  for (Kernel& kernel : program.kernels) {
+    switch (kernel.kind) {
+      case KernelKind::strided_neg:
+      case KernelKind::strided_copy:
+      case KernelKind::strided_add:
+      case KernelKind::strided_accumulate:
+      case KernelKind::strided_mul:
+      case KernelKind::mixed_mul:
+        if (kernel.m == 0) kernel.m = sequences > 1 ? 4 : 3;
+        break;
+      default: break;
+    }
+  }
+}
+
+}  // namespace
+
 void TorchJob::run() {
   constexpr std::size_t of_layer =
       512;  // ops of a micro-batch, roughly: what is reserved and not written takes no memory
@@ -77,6 +99,7 @@ void TorchJob::run() {
   program_.steady_end = trace_.next_op();
   save();
   trace_.stop();
+  note_dimensions(program_, plan().micro_batch);
 }
 
 void TorchJob::step(bool steady) {

@@ -35,7 +35,10 @@ Variable cross_entropy(LayerContext& c, const Variable& bf16_logits, Tensor labe
                 "log-softmax backward");
   });
   Tensor probabilities = c.trace.empty(logits.shape, DType::fp32, "log-softmax");
-  ops::launch(c.trace, KernelKind::log_softmax, {&logits}, probabilities, "log-softmax");
+  Kernel kernel =
+      Kernel::pointwise(KernelKind::log_softmax, DType::fp32, logits.numel(), logits.bytes() + probabilities.bytes());
+  kernel.n = logits.shape.last().size;  // rows of this length
+  c.trace.compute(kernel, {&logits}, {&probabilities}, "log-softmax");
   g.save(softmax_node, probabilities);
   Variable log_softmax{std::move(probabilities)};
   log_softmax.grad_fn = std::move(softmax_node);

@@ -1,4 +1,4 @@
-"""Measures training steps under plain PyTorch on one GPU: what tests/data/measured/h200_more.json holds.
+"""Measures training steps under plain PyTorch on one GPU: what tests/data/measured/h200_single.json holds.
 
 usage: python3 measure_torch.py FOLDER [SECONDS]     (one GPU; PyTorch and transformers)
 
@@ -28,6 +28,10 @@ def llama(**other):
 
 ODD = llama(hidden_size=1536, num_hidden_layers=10, num_attention_heads=12, num_key_value_heads=4,
             intermediate_size=4096, vocab_size=50257, tie_word_embeddings=False)
+WIDE = llama(hidden_size=4096, num_key_value_heads=32, intermediate_size=11008, vocab_size=32000,
+             tie_word_embeddings=False)
+HEADS_96 = llama(hidden_size=2304, num_hidden_layers=8, num_attention_heads=24, num_key_value_heads=24,
+                 intermediate_size=6144, vocab_size=32001)
 MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 1024,
            "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 3584,
            "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 8192,
@@ -65,6 +69,18 @@ CASES = [  # id, model, plan, profile
     ("bf16-odd-mb2-eager-foreach-clip", ODD, plan(2, attention="eager", adam="foreach", gradient_clipping=1.0), False),
     ("amp-qwen3moe-mb2-eager-ckpt", QWEN,
      plan(2, autocast=True, attention="eager", recompute="full", **GROUPED), False),
+    ("bf16-7b16l-mb2-s4096", WIDE, plan(2, 4096), True),
+    ("bf16-llama1b-mb8-again", llama(), plan(8), False),
+    ("bf16-llama1b-v8k-mb8-again", llama(vocab_size=8192), plan(8), False),
+    ("bf16-qwen3moe-mb8-ckpt", QWEN, plan(8, recompute="full", **GROUPED), True),
+    ("bf16-mixtral-mb4-gas3-foreach", MIXTRAL,
+     plan(4, gradient_accumulation=3, adam="foreach", gradient_clipping=1.0, **GROUPED), False),
+    ("amp-mha96-mb4", HEADS_96, plan(4, autocast=True), True),
+    ("bf16-mha96-mb4-ckpt-expandable", HEADS_96, plan(4, recompute="full", expandable_segments=True), False),
+    ("amp-mixtral-mb2-eager", MIXTRAL, plan(2, autocast=True, attention="eager", **GROUPED), False),
+    ("amp-llama1b-mb4-again", llama(), plan(4, autocast=True), False),
+    ("bf16-qwen3moe-mb2-s4096", QWEN, plan(2, 4096, **GROUPED), False),
+    ("amp-v8k-mb8", llama(vocab_size=8192), plan(8, autocast=True), False),
 ]
 
 
@@ -127,6 +143,8 @@ def measure(folder, name, model_config, plan, profile):
             cuda.synchronize()
         trace.export_chrome_trace(os.path.join(folder, name + ".json.gz"))
         del trace
+    cuda.synchronize()
+    cuda.reset_peak_memory_stats()
     step("steady")
     times = []
     for _ in range(10):

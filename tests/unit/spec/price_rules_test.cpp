@@ -63,5 +63,15 @@ TEST(PriceRules, CopiesAndAttention) {
   EXPECT_NEAR(attention_seconds(attention, false, 1, 1000, 64, 300e9), 1e-6 + 1e-3, 1e-12) << "its own fixed cost";
 }
 
+// At length 1000 100 and 300 TFLOP/s (600 halved), fixed costs of 2 and 6 us.
+TEST(PriceRules, AttentionBetweenTwoKnownHeadSizesIsInterpolated) {
+  AttentionPrice attention;
+  attention.fixed_s = 6e-6;
+  attention.forward = {{128, 600e12, 1000, -1}, {64, 100e12, 0, 2e-6}};
+  EXPECT_NEAR(attention_seconds(attention, false, 1, 1000, 96, 200e9), 4e-6 + 1e-3, 1e-12) << "200 TFLOP/s";
+  EXPECT_NEAR(attention_seconds(attention, false, 1, 1000, 256, 300e9), 6e-6 + 1e-3, 1e-12) << "beyond: the nearest";
+  EXPECT_NEAR(attention_seconds(attention, false, 1, 1000, 32, 100e9), 2e-6 + 1e-3, 1e-12);
+}
+
 }  // namespace
 }  // namespace plimsoll

@@ -1,0 +1,103 @@
+// What a kernel costs where the calibration knows more than its kind: how operands lie, their type, rows, groups.
+#include "simulator/prices.hpp"
+
+#include <gtest/gtest.h>
+
+#include "planner/spec/read_cluster.hpp"
+
+namespace plimsoll {
+namespace {
+
+constexpr SimTime us = 1'000'000;  // picoseconds
+
+class PricesTest : public ::testing::Test {
+ protected:
+  PricesTest() : cluster_(*load_cluster("1xh200")) {}
+
+  /// A price of so many microseconds an element, and nothing else.
+  void price(const char* name, double us_per_element) {
+    KernelPrice price;
+    price.fixed_s = 0;
+    price.s_per_element = us_per_element * 1e-6;
+    calibration_.kernels[name] = price;
+  }
+  void fixed(const char* name, double microseconds) {
+    KernelPrice price;
+    price.fixed_s = microseconds * 1e-6;
+    calibration_.kernels[name] = price;
+  }
+  SimTime cost(const Kernel& kernel) const { return Prices(calibration_, cluster_, program_, 1).kernel(kernel); }
+  static Kernel walked(KernelKind kind, DType dtype, std::int64_t dimensions) {
+    Kernel kernel = Kernel::pointwise(kind, dtype, 10, Bytes(0));
+    kernel.m = dimensions;
+    return kernel;
+  }
+
+  ClusterSpec cluster_;
+  Calibration calibration_;
+  StepProgram program_;
+};
+
+TEST_F(PricesTest, HeadsOfOneSequenceAreWalkedInThreeDimensionsAndCostLess) {
+  price("strided_mul", 4);
+  EXPECT_EQ(cost(walked(KernelKind::strided_mul, DType::bf16, 3)), 40 * us) << "no price of its own: the kind's";
+  price("strided_mul_flat", 3);
+  EXPECT_EQ(cost(walked(KernelKind::strided_mul, DType::bf16, 4)), 40 * us);
+  EXPECT_EQ(cost(walked(KernelKind::strided_mul, DType::bf16, 3)), 30 * us);
+}
+
+TEST_F(PricesTest, ATypesPriceComesBeforeThatOfTheLayout) {
+  price("strided_mul", 4);
+  price("strided_mul_flat", 3);
+  price("strided_mul_fp32", 5);
+  EXPECT_EQ(cost(walked(KernelKind::strided_mul, DType::fp32, 3)), 50 * us);
+  EXPECT_EQ(cost(walked(KernelKind::strided_mul, DType::bf16, 3)), 30 * us);
+}
+
+TEST_F(PricesTest, ShortRowsOfASoftmax) {
+  price("log_softmax", 4);
+  price("log_softmax_short", 3);
+  Kernel kernel = Kernel::pointwise(KernelKind::log_softmax, DType::fp32, 10, Bytes(0));
+  EXPECT_EQ(cost(kernel), 40 * us) << "rows of unknown length";
+  kernel.n = 128256;
+  EXPECT_EQ(cost(kernel), 40 * us);
+  kernel.n = 32000;
+  EXPECT_EQ(cost(kernel), 30 * us);
+}
+
+TEST_F(PricesTest, EveryRowOfAReductionCosts) {
+  price("reduce_last", 1);
+  fixed("reduce_last_row", 2);
+  Kernel kernel = Kernel::pointwise(KernelKind::reduce_last, DType::fp32, 12, Bytes(0));
+  kernel.n = 4;
+  EXPECT_EQ(cost(kernel), (12 + 3 * 2) * us);
+}
+
+TEST_F(PricesTest, EveryGroupOfAGroupedProductCosts) {
+  const Kernel kernel = Kernel::grouped_gemm(4096, 1024, 1024, DType::bf16, 8);
+  const SimTime before = cost(kernel);
+  fixed("grouped_gemm_group", 2);
+  EXPECT_EQ(cost(kernel) - before, 8 * 2 * us);
+}
+
+// 2^15 + 1 columns: rows of the result do not start at multiples of 16 bytes.
+TEST_F(PricesTest, AnOddVocabularySlowsItsProducts) {
+  calibration_.gemm.tiles = {{128, 128, 1}};
+  const SimTime aligned = cost(Kernel::gemm(128, 32768, 256, DType::bf16));
+  price("gemm_unaligned", 1e-3);
+  EXPECT_EQ(cost(Kernel::gemm(128, 32768, 256, DType::bf16)), aligned);
+  EXPECT_NEAR(static_cast<double>(cost(Kernel::gemm(128, 32769, 256, DType::bf16))), 128.0 * 32769 * 256 * 1e-3 * us,
+              1e-6 * us);
+  EXPECT_LT(cost(Kernel::gemm(129, 4096, 256, DType::bf16)), aligned) << "an odd number of rows is no vocabulary";
+}
+
+// 64 products of 2048 x 2048 x 64 write 537 MB: at 1 TB/s that takes longer than their FLOPs.
+TEST_F(PricesTest, ProductsOfABatchPassTheMemoryOnce) {
+  calibration_.gemm.launch_s = 0;
+  calibration_.gemm.memory_bytes_per_s = 1e12;
+  const Kernel kernel = Kernel::gemm(2048, 2048, 64, DType::bf16, 64);
+  EXPECT_EQ(cost(kernel), kernel.bytes.count);  // a picosecond a byte
+}
+
+}  // namespace
+}  // namespace plimsoll
