@@ -1,6 +1,7 @@
 // Reading and comparing (gui/session/measured_record.hpp).
 #include "gui/session/measured_record.hpp"
 
+#include <QFile>
 #include <QMetaObject>
 
 #include "planner/base/machine_error.hpp"
@@ -36,12 +37,26 @@ void enter_profile(MeasuredRecord& measured, const std::shared_ptr<const SourceF
       std::make_shared<KinetoComparison>(KinetoComparison{use_of(timeline, evaluation.rank_program()), use_of(*trace)});
 }
 
+void enter_run(MeasuredRecord& measured, const std::shared_ptr<const SourceFile>& file, const Inputs& inputs) {
+  const auto log = read_run_log(file);
+  append(measured.diagnostics, log.diagnostics());
+  if (!log) return;
+  const Evaluation evaluation = build(inputs.scenario(), {RankChoice::Kind::one, 0});
+  const auto calibration = load_calibration({}, evaluation.scenario.cluster);
+  append(measured.diagnostics, calibration.diagnostics());
+  if (!calibration) return;
+  const auto figures = compare_run(evaluation, *log, *calibration);
+  append(measured.diagnostics, figures.diagnostics());
+  if (figures) measured.run = std::make_shared<RunComparison>(RunComparison{*figures, *log});
+}
+
 void enter_comparison(MeasuredRecord& measured, const ScenarioText& text, const std::string& file) {
   const auto source = load_unpacked(file);
   measured.diagnostics = source.diagnostics();
   if (!source) return;
   const Inputs inputs(options_of(text));
   if (has_errors(inputs.diagnostics())) return append(measured.diagnostics, inputs.diagnostics());
+  if (is_run_log(**source)) return enter_run(measured, *source, inputs);
   if ((*source)->text.find("\"traceEvents\"") != std::string::npos) return enter_profile(measured, *source, inputs);
   const auto record = read_record(*source);
   append(measured.diagnostics, record.diagnostics());
@@ -64,6 +79,19 @@ MeasuredRecord compare_with_file(const ScenarioText& text, const std::string& fi
     measured.diagnostics.push_back(make_error("machine", error.what()));
   }
   return measured;
+}
+
+bool is_record(const QString& path) {
+  constexpr qint64 beginning = 1 << 20;
+  QFile file(path);
+  if (!file.open(QIODevice::ReadOnly)) return false;
+  SourceFile start{path.toStdString(), file.read(beginning).toStdString()};
+  if (start.text.starts_with("\x1f\x8b")) return true;  // of what the window reads, only records come compressed
+  if (is_run_log(start)) return true;
+  for (const char* key : {"\"traceEvents\"", "\"device_traces\"", "\"live_before\""}) {
+    if (start.text.find(key) != std::string::npos) return true;
+  }
+  return false;
 }
 
 void MeasuredJob::start(const ScenarioText& text, const QString& file) {

@@ -9,6 +9,7 @@
 #include <QVBoxLayout>
 
 #include "gui/models/profile_table.hpp"
+#include "gui/models/run_table.hpp"
 #include "gui/models/tables.hpp"
 #include "gui/widgets/curve_view.hpp"
 #include "gui/widgets/hull_view.hpp"
@@ -130,10 +131,9 @@ MeasuredPage::MeasuredPage(Session& session, QWidget* parent)
       problems_(new TableView(tr("Problems of the record"), this)) {
   again_->setEnabled(false);
   again_->setToolTip(tr("With the scenario as it stands now"));
-  words_->setText(
-      tr("An allocator trace, PyTorch's memory snapshot as JSON, or a trace of torch.profiler, of one steady step; all "
-         "may be "
-         "compressed by gzip. How to write them: plimsoll compare --help."));
+  words_->setText(tr(
+      "An allocator trace, PyTorch's memory snapshot as JSON, or a trace of torch.profiler, of one steady step; or the "
+      "log of plimsoll-run. All may be compressed by gzip. How to write them: plimsoll compare --help."));
   auto* bar = new QHBoxLayout;
   bar->setContentsMargins(8, 6, 8, 4);
   bar->addWidget(open_);
@@ -160,8 +160,9 @@ void MeasuredPage::show_answer(const AnswerPtr&, bool) {}
 QWidget* MeasuredPage::first_focus() { return open_; }
 
 void MeasuredPage::choose_file() {
-  const QString file = QFileDialog::getOpenFileName(this, tr("Open a record of a real step"), {},
-                                                    tr("Traces and snapshots (*.json *.gz);;All files (*)"));
+  const QString file =
+      QFileDialog::getOpenFileName(this, tr("Open a record of a real step"), {},
+                                   tr("Traces, snapshots, logs (*.json *.jsonl *.log *.gz);;All files (*)"));
   if (!file.isEmpty()) open(file);
 }
 
@@ -175,6 +176,12 @@ void MeasuredPage::open(const QString& file) {
 void MeasuredPage::show_record(const std::shared_ptr<const MeasuredRecord>& record) {
   curves_->show_record(record);
   problems_->show_table(problems_table(record->diagnostics));
+  if (record->run) {
+    words_->setText(QString::fromStdString(run_in_words(*record->run)));
+    sums_->show_table(run_table(*record->run));
+    tensors_->show_table(run_steps_table(*record->run));
+    return;
+  }
   if (record->profile) {
     words_->setText(QString::fromStdString(profile_in_words(*record->profile)));
     sums_->show_table(profile_table(*record->profile));

@@ -41,6 +41,7 @@ class MeasuredPage : public Page {
   void show_answer(const AnswerPtr& answer, bool stale) override;
   QWidget* first_focus() override;
   TableView* sums() const { return sums_; }
+  TableView* details() const { return tensors_; }
 
  public Q_SLOTS:
   void choose_file();

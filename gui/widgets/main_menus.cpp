@@ -49,8 +49,9 @@ void MainWindow::report(const QString& done, const QString& error) {
 void MainWindow::build_file_menu() {
   QMenu* menu = menuBar()->addMenu(tr("&File"));
   menu->addAction(tr("&Open…"), QKeySequence::Open, this, [this] {
-    const QString path = QFileDialog::getOpenFileName(this, tr("Open a model, cluster, plan or session"), {},
-                                                      tr("All of them (*.json *.plimsoll);;All files (*)"));
+    const QString path =
+        QFileDialog::getOpenFileName(this, tr("Open a model, cluster, plan, session or record"), {},
+                                     tr("All of them (*.json *.plimsoll *.jsonl *.log *.gz);;All files (*)"));
     if (!path.isEmpty()) open_file(path);
   });
   recent_ = menu->addMenu(tr("&Recent files"));

@@ -11,6 +11,7 @@
 #include <QStatusBar>
 #include <QTabWidget>
 #include <QVBoxLayout>
+#include <algorithm>
 
 #include "gui/models/tables.hpp"
 #include "gui/widgets/banner.hpp"
@@ -147,6 +148,11 @@ void MainWindow::jump_to(const QString& key) {
 }
 
 void MainWindow::open_file(const QString& path) {
+  if (is_record(path)) {
+    open_tab(static_cast<int>(std::find(pages_.begin(), pages_.end(), measured_) - pages_.begin()));
+    measured_->open(path);
+    return remember(path);
+  }
   const QString kind = session_.open_any(path);
   if (kind.isEmpty()) {
     statusBar()->showMessage(tr("%1 is broken: see Problems").arg(path), 8000);

@@ -53,6 +53,11 @@ double RunLog::step_time_s() const {
   return *middle;
 }
 
+bool is_run_log(const SourceFile& file) {
+  const Json head = Json::parse(file.text.substr(0, file.text.find('\n')), nullptr, false);
+  return head.is_object() && head.contains("digest") && head.contains("backend");
+}
+
 Result<RunLog> read_run_log(const std::shared_ptr<const SourceFile>& file) {
   constexpr const char* origin = "a log that plimsoll-run --log FILE wrote";
   RunLog log;
@@ -111,8 +116,8 @@ Result<std::vector<RunFigure>> compare_run(const Evaluation& evaluation, const R
     if (row.group != "host") wire += row.wire.count;
   }
   std::vector<RunFigure> figures;
-  figures.push_back(
-      {"arena bytes", static_cast<double>(plan_arena(rank).size.count), static_cast<double>(log.high_water_bytes)});
+  figures.push_back({"arena bytes", static_cast<double>(plan_arena(rank).size.count), {}});
+  if (log.high_water_bytes > 0) figures.back().measured = static_cast<double>(log.high_water_bytes);
   figures.push_back({"bytes sent", static_cast<double>(wire), {}});
   if (log.sent_bytes > 0) figures.back().measured = static_cast<double>(log.sent_bytes);
   const SimulatedStep step = simulated(evaluation.program, evaluation.scenario.cluster, calibration);

@@ -31,6 +31,9 @@ struct RunLog {
   double step_time_s() const;
 };
 
+/// True if its first line is the head of such a log.
+bool is_run_log(const SourceFile& file);
+
 /// Lines that are no step of a run are told and left out; the last one may be torn, where the run was killed.
 /// @return errors: a head without a digest, no step
 Result<RunLog> read_run_log(const std::shared_ptr<const SourceFile>& file);

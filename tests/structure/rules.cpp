@@ -24,12 +24,12 @@ struct Arrows {
 /// so that its numbers are those of --json.
 const Names& answers() {
   static const Names headers = {
-      "planner/cli/allocator_record.hpp", "planner/cli/common_inputs.hpp",     "planner/cli/diff_terms.hpp",
-      "planner/cli/evaluate.hpp",         "planner/cli/explain_number.hpp",    "planner/cli/in_words.hpp",
-      "planner/cli/json_output.hpp",      "planner/cli/kineto_comparison.hpp", "planner/cli/ledger_rows.hpp",
-      "planner/cli/record_curve.hpp",     "planner/cli/recommendation.hpp",    "planner/cli/remedy.hpp",
-      "planner/cli/scenario_context.hpp", "planner/cli/simulated.hpp",         "planner/cli/trace_comparison.hpp",
-      "planner/cli/volume_sums.hpp"};
+      "planner/cli/allocator_record.hpp",   "planner/cli/common_inputs.hpp",     "planner/cli/diff_terms.hpp",
+      "planner/cli/evaluate.hpp",           "planner/cli/explain_number.hpp",    "planner/cli/in_words.hpp",
+      "planner/cli/json_output.hpp",        "planner/cli/kineto_comparison.hpp", "planner/cli/ledger_rows.hpp",
+      "planner/cli/record_curve.hpp",       "planner/cli/recommendation.hpp",    "planner/cli/remedy.hpp",
+      "planner/cli/run_log_comparison.hpp", "planner/cli/scenario_context.hpp",  "planner/cli/simulated.hpp",
+      "planner/cli/trace_comparison.hpp",   "planner/cli/volume_sums.hpp"};
   return headers;
 }
 
