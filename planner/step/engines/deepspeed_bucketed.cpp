@@ -22,6 +22,11 @@ void BucketedJob::hook_gradients() {
 }
 
 void BucketedJob::ready(Parameter& parameter, Tensor gradient) {
+  if (buckets_.sums_fp32() && gradient.dtype != DType::fp32) {
+    Tensor wide = trace_.empty(gradient.shape, DType::fp32, "gradient in fp32", Category::gradients);
+    ops::launch(trace_, KernelKind::upcast, {&gradient}, wide, "gradient in fp32");
+    gradient = std::move(wide);
+  }
   if (!parameter.grad) {
     parameter.grad = std::move(gradient);
   } else {

@@ -28,11 +28,16 @@ GradientBuckets::GradientBuckets(Trace& trace, const Plan& plan, const std::vect
   }
 }
 
+bool GradientBuckets::sums_fp32() const {
+  return plan_.zero.stage == 1 && adds_slices() && plan_.offload.optimizer == OffloadDevice::none;
+}
+
 void GradientBuckets::set_up() {
   if (!buffers_.empty() || !plan_.zero.contiguous_gradients) return;
+  const DType dtype = sums_fp32() ? DType::fp32 : plan_.compute_dtype();
   for (int i = 0; i < (plan_.zero.overlap_comm ? 2 : 1); ++i) {
-    buffers_.push_back(trace_.empty({{plan_.zero.reduce_bucket_size, Symbol::bucket}}, plan_.compute_dtype(),
-                                    "reduce bucket", Category::communication_buckets));
+    buffers_.push_back(trace_.empty({{plan_.zero.reduce_bucket_size, Symbol::bucket}}, dtype, "reduce bucket",
+                                    Category::communication_buckets));
   }
   current_ = 0;
 }
@@ -65,7 +70,8 @@ std::vector<GradientBuckets::Slice> GradientBuckets::slices() const {
     for (std::int64_t owner = group.offsets[entry.index] / group.partition(); owner < group.ranks; ++owner) {
       const std::int64_t elements = group.slice(entry.index, owner);
       if (elements == 0) break;
-      const bool joined = !result.empty() && result.back().group == group.group && result.back().owner == owner;
+      const bool joined = !result.empty() && result.back().group == group.group && result.back().owner == owner &&
+                          !(adds_slices() && owner == group.rank);
       if (joined) {
         result.back().elements += elements;
       } else {
@@ -85,13 +91,20 @@ void GradientBuckets::reduce() {
     trace_.wait_for(Lane::compute, Lane::reduce);
     trace_.wait_for(Lane::reduce, Lane::compute);
   }
+  const bool contiguous = plan_.zero.contiguous_gradients;
+  if (!contiguous && overlap) {
+    trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "before a reduction");
+    trace_.record(HostSync{Lane::reduce}, Lane::host, {}, {}, "before a reduction");
+  }
+  if (plan_.zero.stage > 1) reduced_.clear();
   const Tensor source = entries_.front().gradient;
-  const DType dtype = source.dtype;
-  trace_.compute(Kernel::pointwise(KernelKind::vectorized, dtype, elements_, Elements(2 * elements_) * dtype),
-                 {&source}, {&source}, "average gradients");
+  if (contiguous || entries_.size() == 1) average(source);
   const std::vector<Slice> all = slices();
-  if (!plan_.zero.contiguous_gradients && entries_.size() > 1) {
+  if (!contiguous && entries_.size() > 1) {
     reduce_separate();
+  } else if (!contiguous) {
+    Tensor view = source.view_as({{elements_}});
+    communicate(view, all.front());
   } else if (plan_.zero.reduce_scatter) {
     reduce_together(source, all);
   } else {
@@ -100,11 +113,21 @@ void GradientBuckets::reduce() {
   }
   for (Entry& entry : entries_) {
     const OptimizerGroup& group = groups_[entry.group];
-    if (group.slice(entry.index, group.rank) > 0) keep(entry.group, entry.index, entry.gradient);
+    const bool mine = group.slice(entry.index, group.rank) > 0;
+    const bool in_bucket = contiguous && entry.gradient.numel() <= plan_.zero.reduce_bucket_size;
+    if (mine) keep(entry.group, entry.index, entry.gradient);
+    if (!mine && !in_bucket && (plan_.zero.stage == 1 || (overlap && !contiguous)))
+      reduced_.push_back(std::move(entry.gradient));
     entry.gradient = {};
   }
   entries_.clear();
   elements_ = 0;
+}
+
+void GradientBuckets::average(const Tensor& gradients) {
+  const DType dtype = gradients.dtype;
+  trace_.compute(Kernel::pointwise(KernelKind::vectorized, dtype, elements_, Elements(2 * elements_) * dtype),
+                 {&gradients}, {&gradients}, "average gradients");
 }
 
 // Without a bucket the gradients are where autograd put them: flattened, reduced, and all copied back.
@@ -114,6 +137,7 @@ void GradientBuckets::reduce_separate() {
   if (gradients.size() > 255) gradients.resize(255);  // operands of one op; sizes are those of all
   Tensor flat = trace_.empty({{elements_}}, gradients.front()->dtype, "flattened gradients");
   trace_.compute(copy_kernel(elements_, flat.dtype), gradients, {&flat}, "flatten gradients");
+  average(flat);
   communicate(flat, slices().front());
   trace_.compute(copy_kernel(elements_, flat.dtype, entries_.size()), {&flat}, gradients, "take gradients back");
 }
@@ -193,6 +217,9 @@ void GradientBuckets::communicate(Tensor& tensor, const Slice& slice) {
   }
 }
 
-void GradientBuckets::release() { buffers_.clear(); }
+void GradientBuckets::release() {
+  buffers_.clear();
+  reduced_.clear();
+}
 
 }  // namespace plimsoll

@@ -6,6 +6,10 @@
 //     a rank copies back what it owns;
 //   - whole gradients of parameters that touch this rank's partition are handed on, the others are dropped.
 // A parameter larger than B is reduced alone, from its own gradient; its slices go together until they exceed B elements.
+// With fp32 accumulation what this rank owns is added up parameter by parameter: such slices are not joined.
+// Without contiguous_gradients there is no bucket: gradients stay where autograd put them, are reduced in a flattened copy of
+// all of them (of a single one in place) and copied back.  Others' gradients with memory of their own live on: at stage 1 to
+// the end of the reductions, at stage 2 with overlap_comm to the next one, before which the host waits for the device.
 // With overlap_comm there are two buckets, and all this runs on a stream of its own; the compute stream then waits for
 // the reductions before the last one.
 //
@@ -35,8 +39,12 @@ class GradientBuckets {
   void reduce();
   /// Gives the bucket's memory back.
   void release();
+  /// At stage 1 with fp32 accumulation gradients are summed, and reduced, in fp32.
+  bool sums_fp32() const;
 
  private:
+  bool adds_slices() const { return plan_.gradient_dtype == DType::fp32 && plan_.compute_dtype() != DType::fp32; }
+
   struct Entry {
     std::size_t group, index;
     Tensor gradient;  // a view of the bucket, or the parameter's own
@@ -48,6 +56,7 @@ class GradientBuckets {
 
   std::vector<Slice> slices() const;
   void reduce_separate();
+  void average(const Tensor& gradients);
   void reduce_together(const Tensor& source, const std::vector<Slice>& slices);
   void reduce_once(const Tensor& source, const std::vector<Slice>& slices, std::int64_t elements);
   void communicate(Tensor& tensor, const Slice& slice);
@@ -60,6 +69,7 @@ class GradientBuckets {
   std::size_t current_ = 0;
   std::int64_t elements_ = 0;
   std::vector<Entry> entries_;
+  std::vector<Tensor> reduced_;  // others' gradients that live on
 };
 
 }  // namespace plimsoll

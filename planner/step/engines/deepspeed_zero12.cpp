@@ -4,7 +4,7 @@
 // groups, from the first reduction that brings one to the step, where each group's slices are joined (2 a), cast to fp32
 // (4 a) and stepped with.
 // At stage 2 every micro-batch from the second on fills a second buffer of 2 G, added into the first.
-// With fp32 accumulation, where BF16_Optimizer does not apply, it is the slices alone, in fp32, added up in place.
+// With fp32 accumulation, where BF16_Optimizer does not apply, it is the slices alone, in fp32, each added through a copy in fp32.
 // Source: DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py; the allocator trace of a step, event by event.
 #include "planner/step/autograd/ops.hpp"
 #include "planner/step/engines/deepspeed.hpp"
@@ -97,16 +97,17 @@ void PartitionedJob::keep_fp32(std::size_t group, std::size_t index, const Tenso
     for (const OptimizerGroup& each : groups_) elements += each.partition();
     accumulated_ =
         trace_.empty({{elements, Symbol::parameters}}, DType::fp32, "gradient partition", Category::gradients);
+    ops::launch(trace_, KernelKind::fill, {}, accumulated_, "gradient partition");
   }
   Pieces& pieces = averaged_[group];
   if (pieces.empty()) pieces.resize(of.parameters.size());
-  const bool first = !pieces[index];
   pieces[index] = accumulated_.view_as({{of.slice(index, of.rank)}});
-  const std::int64_t n = pieces[index].numel();
-  const std::int64_t per_element = size_of(gradient.dtype) + (first ? 4 : 8);
-  trace_.compute(
-      Kernel::pointwise(first ? KernelKind::upcast : KernelKind::mixed_mul, DType::fp32, n, Bytes(n * per_element)),
-      {&gradient}, {&pieces[index]}, "accumulate gradient in fp32");
+  Tensor wide = gradient.view_as(pieces[index].shape);
+  if (gradient.dtype != DType::fp32) {
+    wide = trace_.empty(pieces[index].shape, DType::fp32, "gradient in fp32", Category::temporaries);
+    ops::launch(trace_, KernelKind::upcast, {&gradient}, wide, "accumulate gradient in fp32");
+  }
+  ops::launch(trace_, KernelKind::vectorized, {&pieces[index], &wide}, pieces[index], "accumulate gradient in fp32");
 }
 
 // The end of a backward's reductions: what came is the step's gradient so far, or is added to it.

@@ -119,6 +119,40 @@ TEST(DeepSpeedStage2, AccumulatesTheSlicesAloneInFp32) {
   EXPECT_THAT(sizes_of(program, steady(program), "gradient partition"), ElementsAre(4 * a));
 }
 
+// final norm 8 | down | up | gate | norm 8, o 64 | v 32, k 32 | q 64, norm 8 | embedding: v and k are neighbours of one owner,
+// but go apart into the fp32 sums, so that they are flattened; each own slice is added through a copy in fp32.
+TEST(DeepSpeedStage2, DoesNotJoinTheSlicesThatItAddsUpInFp32) {
+  const std::vector<std::string> sets{"zero.stage=2", "zero.reduce_bucket_size=100"};
+  const RankProgram joined = build(sets);
+  EXPECT_THAT(sizes_of(joined, steady(joined), "flattened gradients"), ElementsAre(2 * 72, 2 * 72));
+  const RankProgram apart = build({sets[0], sets[1], "gradient_dtype=fp32"});
+  EXPECT_THAT(sizes_of(apart, steady(apart), "flattened gradients"), ElementsAre(2 * 72, 2 * 64, 2 * 72));
+  EXPECT_THAT(sizes_of(apart, phase(apart, "steady_backward"), "gradient in fp32"),
+              ElementsAre(4 * 44, 4 * 32, 4 * 32, 4 * 64, 4 * 256));
+}
+
+// Without a bucket and with overlap_comm the gradients of rank 1 (final norm, down, up) live until the next reduction, for
+// which the host waits for the device first.
+TEST(DeepSpeedStage2, WithoutABucketOthersGradientsLiveToTheNextReduction) {
+  const RankProgram program = build({"zero.stage=2", "zero.overlap_comm=true", "zero.contiguous_gradients=false"});
+  EXPECT_THAT(sizes_of(program, steady(program), "reduce bucket"), IsEmpty());
+  const auto [first, end] = phase(program, "steady_backward");
+  int reductions = 0, syncs = 0;
+  std::vector<std::int64_t> freed;
+  for (OpId id = first; id < end; ++id) {
+    const Op& op = program.ops[id];
+    if (const auto* alloc = std::get_if<Alloc>(&op.action))
+      reductions += std::string_view(program.buffers[alloc->buffer].name) == "flattened gradients";
+    if (reductions != 1) continue;
+    syncs += std::holds_alternative<HostSync>(op.action);
+    const auto* free = std::get_if<Free>(&op.action);
+    if (!free || program.buffers[free->buffer].category != Category::gradients) continue;
+    EXPECT_EQ(syncs, 2) << "freed after the host has waited";
+    freed.push_back(program.buffers[free->buffer].size.count);
+  }
+  EXPECT_THAT(freed, ::testing::UnorderedElementsAre(2 * 8, 2 * 128, 2 * 128));
+}
+
 TEST(DeepSpeedStage2, JoinsSlicesThenCastsThem) {
   const RankProgram two = build({"zero.stage=2"});
   EXPECT_THAT(sizes_of(two, phase(two, "steady_step"), "flat gradients"), ElementsAre(2 * a));
@@ -196,6 +230,16 @@ TEST(DeepSpeedStage1, HoldsAllGradientsUntilThen) {
   EXPECT_EQ(between.gpu.at(Category::communication_buckets), 600);
   const Live after = live(program, phase(program, "steady_backward")).at_end;
   EXPECT_EQ(after.gpu.at(Category::gradients), 2 * 448) << "only what touches the partition";
+}
+
+TEST(DeepSpeedStage1, SumsFp16GradientsInFp32WhenAsked) {
+  const RankProgram program =
+      build({"zero.stage=1", "precision=fp16", "gradient_dtype=fp32", "gradient_accumulation=2"});
+  const Live between = live(program, phase(program, "steady_accumulation")).at_end;
+  EXPECT_EQ(between.gpu.at(Category::gradients), 4 * psi);
+  EXPECT_THAT(sizes_of(program, steady(program), "reduce bucket"), ElementsAre(4 * 300));
+  const Live after = live(program, phase(program, "steady_backward")).at_end;
+  EXPECT_EQ(after.gpu.at(Category::gradients), 4 * a) << "only this rank's slices";
 }
 
 TEST(DeepSpeedStage1, ReducesAsGradientsBecomeReadyWithOverlap) {

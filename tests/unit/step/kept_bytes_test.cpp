@@ -76,6 +76,40 @@ TEST(KeptBytes, OfEagerAttention) {
             n * (16 * h + 8 + 8 * q + 8 * 96) + 6 * batch * heads * s * s);
 }
 
+// A column of sinks beside the scores (gpt-oss): the softmax of S + 1 columns in 16 bits, 2 b A S (S + 1), and nothing of S^2
+// beside it.  As many tokens in one sequence as in two: all that goes with the tokens stays (q, repeated k and v, the output,
+// the place of each row's maximum), and so do the experts.  Counted on transformers 5.17's module, too: 8 q N + 2 b A S (S + 1)
+// + 8 b A S.
+TEST(KeptBytes, OfAttentionWithSinks) {
+  const auto model = [](int layers) {
+    std::string types = "\"full_attention\"";
+    for (int i = 1; i < layers; ++i) types += ", \"full_attention\"";
+    return config("gpt_oss", layers,
+                  R"(, "num_local_experts": 4, "num_experts_per_tok": 2, "attention_bias": true, "layer_types": [)" +
+                      types + "]");
+  };
+  const std::int64_t two = kept(model, plain);
+  const std::int64_t one = kept(model, with(plain, {"micro_batch=1", "sequence=64"}));
+  EXPECT_EQ(one - two, 2 * heads * (n * (n + 1) - batch * s * (s + 1)));
+}
+
+// Lightning attention (MiniMax), one block of r = S rows: what the silus of q, k and v read 6 q; q, k and v in block order
+// 6 q; the decayed scores 2 b A r^2; the first state, zeros, 2 b A d^2 (what would make the next is not kept, nor the decayed
+// q, since the state needs no gradient); a norm's 4 q + 4 + 2 q and its output 2 q, the gate 2 q, and what the projection
+// reads 2 q.  The same bytes were counted on transformers 5.17's module.
+TEST(KeptBytes, OfLightningAttention) {
+  constexpr std::int64_t e = 8, k = 2, width = 96;
+  const auto model = [](int layers) {
+    std::string types = "0";
+    for (int i = 1; i < layers; ++i) types += ", 0";
+    return config("minimax_text_01", layers,
+                  R"(, "num_local_experts": 8, "num_experts_per_tok": 2, "attn_type_list": [)" + types + "]");
+  };
+  const std::int64_t attention = n * (24 * q + 4) + 2 * batch * heads * s * s + 2 * batch * heads * head_dim * head_dim;
+  EXPECT_EQ(kept(model, plain),
+            n * (16 * h + 8) + attention + n * (k * (4 * h + 8 * width) + 4 * e + 41 * k + 4) + 4 * e);
+}
+
 // E experts, k of them a token, R = N k rows.  Router: probabilities 4 E, their top k and sum 12 k + 4 (values in a copy, for
 // the division in place; indices); rows: permutation, token, inverse 8 each, sorted score 4, mask of no expert 1; input 2 h,
 // gate and up 4 I, silu and product 4 I, output 2 h; the offsets of the groups 4 E a layer.
