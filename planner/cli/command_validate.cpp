@@ -74,6 +74,15 @@ void print_summary(const std::vector<FigureSummary>& summaries) {
   if (!table.empty()) print(table.text() + "\n");
 }
 
+/// What a table's measured routing leaves out; empty if nothing.
+std::string without_first_steps(const Validation& validation) {
+  if (validation.first_steps == 0) return {};
+  return fmt::format(
+      "Not compared: {} figures of first steps of rows with a given routing (AutoEP among them), which is that of the "
+      "steady step\n",
+      validation.first_steps);
+}
+
 void print_text(const Validation& validation, const ValidateOptions& options) {
   if (!options.brief) print_rows(validation, options.within);
   if (!options.brief) print_summary(summaries_by_figure(validation.rows));
@@ -88,6 +97,7 @@ void print_text(const Validation& validation, const ValidateOptions& options) {
                     "{} of {} measured peaks lie within the stated interval\n",
                     inside, stated));
   }
+  print(without_first_steps(validation));
   std::set<std::string> ids;
   for (const Comparison& row : validation.rows) ids.insert(row.id);
   print(fmt::format("{} rows compared, {} figures; {} unanswered\n", ids.size(),
@@ -134,6 +144,7 @@ void print_markdown(const Validation& validation) {
     out += "\n";
   }
   if (!validation.apart.empty()) out += "\n\\* routing given: hangs on earlier steps' routing, not in the means\n";
+  if (validation.first_steps > 0) out += "\n" + without_first_steps(validation);
   if (!validation.unanswered.empty()) out += "\n| not answered | why |\n|---|---|\n";
   for (const Unanswered& row : validation.unanswered)
     out += fmt::format("| {} | {} |\n", cell(row.id), cell(row.reason));

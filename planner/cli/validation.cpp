@@ -74,6 +74,7 @@ Machine machine_of(const RowText& text, const std::string& calibration) {
 /// What became of one row.
 struct Answer {
   std::vector<Comparison> rows, apart;
+  std::size_t first_steps = 0;
   std::vector<Unanswered> unanswered;
   Diagnostics diagnostics;
 };
@@ -220,7 +221,10 @@ class RowValidation {
   }
 
   void compare(const Measurement& measurement) {
-    if (!is_compared(measurement)) return;
+    if (!is_compared(measurement)) {
+      if (row_.fresh && given_routing_ && starts_with(measurement.figure, "first_step_")) ++answer_.first_steps;
+      return;
+    }
     const std::optional<Prediction> prediction = predict(measurement.figure);
     if (!prediction) {
       answer_.unanswered.push_back({row_.id, fmt::format("{} is not predicted", measurement.figure)});
@@ -320,6 +324,7 @@ Validation validate(std::vector<MeasuredTable> tables, const std::string& calibr
   for (Answer& answer : answers) {
     append(validation.rows, std::move(answer.rows));
     append(validation.apart, std::move(answer.apart));
+    validation.first_steps += answer.first_steps;
     append(validation.unanswered, std::move(answer.unanswered));
     append(validation.diagnostics, std::move(answer.diagnostics));
   }

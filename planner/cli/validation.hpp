@@ -45,6 +45,7 @@ struct FigureSummary {
 struct Validation {
   std::vector<Comparison> rows;   ///< in the order of the tables
   std::vector<Comparison> apart;  ///< reserved and device memory of rows with a given routing
+  std::size_t first_steps = 0;    ///< figures of first steps of such rows: what is given is the steady step's routing
   std::vector<Unanswered> unanswered;
   Diagnostics diagnostics;
 };

@@ -158,6 +158,28 @@ TEST_F(Json, SweepIsEveryCombination) {
   EXPECT_NE(sweep["rows"][2]["refusal"], "");
 }
 
+TEST_F(Json, SweepTakesItsTimesFromTheCalibrationGiven) {
+  const json own = run_json(with("sweep", {"micro_batch=1,8"}));
+  const json sheet = run_json(with("sweep", {"micro_batch=1,8", "--calibration", "h200-datasheet"}));
+  ASSERT_EQ(own["rows"].size(), 2);
+  ASSERT_EQ(sheet["rows"].size(), 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(own["rows"][i]["device_peak_bytes"], sheet["rows"][i]["device_peak_bytes"]) << "memory has no prices";
+    const json simulated = run_json(
+        with("simulate", {"--calibration", "h200-datasheet", "--set", i == 0 ? "micro_batch=1" : "micro_batch=8"}));
+    EXPECT_DOUBLE_EQ(sheet["rows"][i]["step_time_s"].get<double>(), simulated["step_time_s"].get<double>());
+    EXPECT_NE(own["rows"][i]["step_time_s"], sheet["rows"][i]["step_time_s"]);
+  }
+}
+
+TEST_F(Json, SweepRefusesABrokenCalibration) {
+  const TemporaryFile broken(R"({"format": "plimsoll-calibration/1", "device": "h200", "gemm": {"flops_per_s": -1}})");
+  const json answer = run_json(with("sweep", {"micro_batch=1,2", "--calibration", broken.path()}), 1);
+  ASSERT_FALSE(answer["diagnostics"].empty());
+  EXPECT_EQ(answer["diagnostics"][0]["severity"], "error");
+  EXPECT_EQ(answer["diagnostics"][0]["pointer"], "/gemm/flops_per_s");
+}
+
 TEST_F(Json, DiffOfAPlanWithItselfIsNothing) {
   const TemporaryFile plan(R"({"zero": {"stage": 2}})");
   const TemporaryFile ds(R"({"zero_optimization": {"stage": 3}, "bf16": {"enabled": true},
