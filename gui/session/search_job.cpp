@@ -1,8 +1,6 @@
 // The search on its thread (gui/session/search_job.hpp).
 #include "gui/session/search_job.hpp"
 
-#include <fmt/format.h>
-
 #include <QMetaObject>
 #include <algorithm>
 #include <array>
@@ -84,9 +82,7 @@ void SearchJob::start(SearchQuestion question) {
           options.top = 10;
           options.stop = stop;
           options.progress = [&](const SearchProgress& now) {
-            const QString words = QString::fromStdString(
-                fmt::format("{} plans evaluated, best {} tokens/s, {} choices open", format_count(now.evaluated),
-                            format_count(static_cast<std::int64_t>(now.best_tokens_per_s)), now.open));
+            const QString words = QString::fromStdString(progress_in_words(now));
             to_here([this, words] { Q_EMIT progressed(words); });
           };
           result = std::make_shared<const Recommendation>(recommend(inputs, *calibration, options));

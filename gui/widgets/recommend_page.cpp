@@ -148,9 +148,10 @@ void RecommendPage::show_result(const QString& error) {
   const auto& result = job_.result();
   if (!result) return;
   const SearchResult& search = result->search;
-  state_->setText(tr("%1 of %2 plans evaluated in %3 s%4")
-                      .arg(QString::fromStdString(format_count(search.evaluated)),
-                           QString::fromStdString(format_count(search.considered)),
+  state_->setText(tr("%1 plans, %2 estimated, %3 evaluated in %4 s%5")
+                      .arg(QString::fromStdString(format_count(search.considered)),
+                           QString::fromStdString(format_count(search.estimated)),
+                           QString::fromStdString(format_count(search.evaluated)),
                            locale().toString(search.seconds, 'f', 1),
                            search.proven ? tr("; proven the best") : QString()));
   plans_->show_table(plans_table(result->plans));

@@ -172,6 +172,12 @@ std::string difference_in_words(const Plan& a, const Plan& b) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+std::string progress_in_words(const SearchProgress& progress) {
+  return fmt::format("{} plans estimated, {} evaluated, best {} tokens/s, {} choices open",
+                     format_count(progress.estimated), format_count(progress.evaluated),
+                     format_count(static_cast<std::int64_t>(progress.best_tokens_per_s)), progress.open);
+}
+
 Recommendation recommend(const Inputs& inputs, const Calibration& calibration, const RecommendOptions& options) {
   const Clock::time_point start = Clock::now();
   Recommendation result;
@@ -185,8 +191,7 @@ Recommendation recommend(const Inputs& inputs, const Calibration& calibration, c
   Progress progress("recommend");
   search.progress = [&](const SearchProgress& now) {
     if (options.progress) return options.progress(now);
-    progress.step(fmt::format("{} plans evaluated, best {:.0f} tokens/s, {} choices open", now.evaluated,
-                              now.best_tokens_per_s, now.open));
+    progress.step(progress_in_words(now));
   };
   const Space space(result.asked, options.global_batch);
   const Evaluator evaluator = plan_evaluator(calibration);

@@ -54,6 +54,9 @@ std::string nothing_fits(const SearchResult& search);
 /// "ZeRO-2 instead of 3, micro-batch 4 instead of 8": how b differs from a; "" if it does not.
 std::string difference_in_words(const Plan& a, const Plan& b);
 
+/// One line, while the search is on.
+std::string progress_in_words(const SearchProgress& progress);
+
 /// Tokens of the whole job in one optimizer step.
 double tokens_of_step(const Plan& plan);
 
