@@ -11,7 +11,7 @@ const std::vector<Command>& table() {
       {"bench", "measure kernels, copies, collectives, pairs of them and fixed costs",
        "plimsoll calibrate bench -o h200.jsonl --budget 120s\n"
        "plimsoll calibrate bench -o h200.jsonl --resume\n"
-       "torchrun --nproc-per-node 8 --no-python plimsoll-calibrate bench -o node.jsonl\n"
+       "torchrun --nproc-per-node 8 --no-python -- plimsoll-calibrate bench -o node.jsonl\n"
        "plimsoll calibrate bench --backend host -o host.jsonl --budget 10s\n"
        "plimsoll calibrate bench -o llama.jsonl --model llama-3.1-8b --cluster 8xh200 --set zero.stage=3",
        declare_bench},
