@@ -216,10 +216,13 @@ TEST_F(Launched, ComputeTheLossesOfThreads) {
 }
 
 TEST_F(Launched, EndWithTheNameOfARankThatIsKilledOrHangs) {
-  const std::string long_job = job(2, "--steps 1000000 --timeout 3");
+  const std::string log = file("log"), long_job = job(2, "--steps 1000000 --timeout 3 --log " + log);
   for (const auto& [signal, words] :
        {std::pair("KILL", "rank 0: rank 1 ended"), {"STOP", "rank 0: waited 3 s for rank 1"}}) {
-    const Ended ended = both(torchrun, long_job, fmt::format("(sleep 2; kill -{} $second) &", signal));
+    fs::remove(log);
+    const std::string strike = fmt::format(
+        "(while [ ! -s {} ] || [ $(wc -l < {}) -lt 4 ]; do sleep 0.1; done; kill -{} $second) &", log, log, signal);
+    const Ended ended = both(torchrun, long_job, strike);
     EXPECT_EQ(ended.code, 3) << ended.text;
     EXPECT_THAT(ended.text, ::testing::AllOf(HasSubstr(words), HasSubstr("at op")));
   }
