@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <set>
 
 #include "planner/base/format.hpp"
@@ -19,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// Of the time given; the rest goes to looking around the answer.
-constexpr double share_of_the_search = 0.75;
+constexpr double share_of_the_search = 0.7;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -215,11 +216,13 @@ Recommendation recommend(const Inputs& inputs, const Calibration& calibration, c
     result.front.push_back(listed(plan));
     result.front.back().why = difference_in_words(found.best->plan, plan.plan);
   }
-  // Looking around is worth a second beyond the search.
-  const auto deadline = Clock::now() + std::chrono::milliseconds(700);
-  result.why = reasons(result, deadline);
+  // Looking around has what is left of the time, and a little more where that is nothing.
+  const auto left_for = [&](double at_least, double at_most, double kept) {
+    return std::clamp(options.budget_s - seconds_since(start) - kept, at_least, at_most);
+  };
+  result.why = reasons(result, Clock::now() + std::chrono::milliseconds(std::lround(1e3 * left_for(0.2, 0.7, 0.4))));
   result.plans.front().why = fmt::format("{}", fmt::join(result.why, " "));
-  result.deciding = deciding_assumptions(result, calibration, std::max(0.5, options.budget_s - seconds_since(start)));
+  result.deciding = deciding_assumptions(result, calibration, left_for(0.2, options.budget_s + 1, 0));
   return result;
 }
 
