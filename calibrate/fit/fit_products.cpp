@@ -127,6 +127,7 @@ std::optional<GemmPrice> fit_rule(const std::vector<Product>& products, const Ge
   price.surface = {};
   price.memset_s = 0;
   std::vector<double> times;
+  times.reserve(products.size());
   for (const Product& product : products) times.push_back(product.time_s);
   for (int round = 0; round < 6; ++round) {
     Rows rows;

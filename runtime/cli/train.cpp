@@ -148,6 +148,7 @@ int run_threads(Run& run, int world) {
     changed.notify_all();
   };
   std::vector<std::thread> ranks;
+  ranks.reserve(static_cast<std::size_t>(world));
   for (int rank = 0; rank < world; ++rank) {
     ranks.emplace_back([&, rank] {
       const int ended = train(run, *threads.connect(rank));
