@@ -211,6 +211,28 @@ std::uint32_t CachingAllocator::new_block(std::int64_t address, std::int64_t siz
   return id;
 }
 
+std::int64_t CachingAllocator::address_of(BlockId block) const {
+  return block == BlockId::empty ? 0 : blocks_[static_cast<std::uint32_t>(block)].address;
+}
+
+void CachingAllocator::place_blocks(std::vector<Placed>& blocks, std::int64_t& next_address) const {
+  std::vector<std::pair<std::int64_t, std::uint32_t>> segments;
+  for (std::uint32_t id = 0; id < blocks_.size(); ++id) {
+    const Block& block = blocks_[id];
+    if (block.state != State::unused && block.previous == none) segments.emplace_back(block.address, id);
+  }
+  std::sort(segments.begin(), segments.end());
+  blocks.reserve(blocks_.size() - unused_.size());
+  for (const auto& [address, first] : segments) {
+    for (std::uint32_t id = first; id != none; id = blocks_[id].next) {
+      const Block& block = blocks_[id];
+      const bool held = block.state == State::in_use || block.state == State::retired;
+      blocks.push_back({block.address, block.size, block.pool, block.state, held ? BlockId{id} : BlockId::empty});
+    }
+  }
+  next_address = next_address_;
+}
+
 std::vector<SegmentSnapshot> CachingAllocator::snapshot() const {
   std::vector<SegmentSnapshot> segments;
   for (const Block& first : blocks_) {

@@ -19,35 +19,15 @@
 // option), and how much its own bookkeeping takes (not part of `reserved`).
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <vector>
 
+#include "planner/account/allocator_rules.hpp"
 #include "planner/account/free_blocks.hpp"
 #include "planner/base/quantity.hpp"
 
 namespace plimsoll {
-
-/// The settings of PYTORCH_ALLOC_CONF that change the bytes, and the bound on the device.
-struct AllocatorRules {
-  bool expandable_segments = false;
-  /// Larger blocks are not split, and serve only requests of at least this size.
-  Bytes max_split_size{std::numeric_limits<std::int64_t>::max()};
-  /// By how much such a block may exceed the request that it serves.
-  Bytes max_non_split_rounding{std::int64_t{20} << 20};
-  /// Parts of the power-of-two interval [1 MiB 2^i, 1 MiB 2^(i+1)) to round up to (a power of two; 0 or 1: off); the first
-  /// also for smaller requests, the last for larger ones.
-  std::array<std::int64_t, 16> roundup_power2_divisions{};
-  /// What may be reserved in all; nothing: no bound.
-  std::optional<Bytes> capacity;
-  /// Share of the capacity from which on old unused segments are given back before a new one is taken; 0: off.  As in
-  /// PyTorch without effect unless a capacity is set.
-  double garbage_collection_threshold = 0;
-  /// The driver hands out segments at falling addresses, so that the youngest is the lowest.
-  bool falling_addresses = true;
-};
 
 /// A block in use.  Ids of freed blocks are used again.
 enum class BlockId : std::uint32_t { empty = 0xffffffff };
@@ -102,9 +82,23 @@ class CachingAllocator {
 
   std::vector<SegmentSnapshot> snapshot() const;
 
+  enum class State : std::uint8_t { unused, free, in_use, retired, unmapped };
+  /// Where a block lies.
+  struct Placed {
+    std::int64_t address = 0;
+    std::int64_t size = 0;
+    std::uint32_t pool = 0;
+    State state = State::unused;
+    BlockId block = BlockId::empty;  ///< of those in use and retired
+    bool operator==(const Placed&) const = default;
+  };
+  /// All blocks in the order of their segments' addresses, and where the driver goes on.  Two allocators of the same rules
+  /// that agree in these serve all requests to come alike, unless garbage is collected.
+  void place_blocks(std::vector<Placed>& blocks, std::int64_t& next_address) const;
+  std::int64_t address_of(BlockId block) const;  ///< 0 for BlockId::empty
+
  private:
   static constexpr std::uint32_t none = 0xffffffff;
-  enum class State : std::uint8_t { unused, free, in_use, retired, unmapped };
   struct Block {
     std::int64_t address = 0;
     std::int64_t size = 0;

@@ -16,37 +16,41 @@ std::size_t FreeBlocks::bin_of(std::int64_t size) {
   return ((octave + 1) << bits_per_octave) + ((units >> octave) & ((1u << bits_per_octave) - 1));
 }
 
-std::size_t FreeBlocks::next_filled(std::size_t from) const {
-  for (std::size_t word = from / 64; word < filled_.size(); ++word) {
-    const std::uint64_t above = word == from / 64 ? ~std::uint64_t{0} << (from % 64) : ~std::uint64_t{0};
+// The smallest entry of the first filled bin from this one on.
+FreeBlocks::Position FreeBlocks::first_from(std::size_t bin) const {
+  for (std::size_t word = bin / 64; word < filled_.size(); ++word) {
+    const std::uint64_t above = word == bin / 64 ? ~std::uint64_t{0} << (bin % 64) : ~std::uint64_t{0};
     const std::uint64_t bits = filled_[word] & above;
-    if (bits != 0) return 64 * word + static_cast<std::size_t>(std::countr_zero(bits));
+    if (bits == 0) continue;
+    const std::size_t found = 64 * word + static_cast<std::size_t>(std::countr_zero(bits));
+    return {found, bins_[found].size() - 1};
   }
-  return bin_count;
+  return {bin_count, 0};
 }
 
-// The first entry that is not less than the key.  Most bins hold a handful, where a scan beats a binary search.
-std::size_t FreeBlocks::index_in(const std::vector<Entry>& bin, const Entry& key) {
+// How many entries are not less than the key.  Most bins hold a handful, where a scan beats a binary search.
+std::size_t FreeBlocks::count_above(const std::vector<Entry>& bin, const Entry& key) {
   constexpr std::size_t short_bin = 16;
-  if (bin.size() > short_bin) {
-    return static_cast<std::size_t>(std::lower_bound(bin.begin(), bin.end(), key) - bin.begin());
+  std::size_t count = bin.size();
+  if (count > short_bin) {
+    const auto falls = [](const Entry& a, const Entry& b) { return b < a; };
+    return static_cast<std::size_t>(std::upper_bound(bin.begin(), bin.end(), key, falls) - bin.begin());
   }
-  std::size_t index = 0;
-  while (index < bin.size() && bin[index] < key) ++index;
-  return index;
+  while (count > 0 && bin[count - 1] < key) --count;
+  return count;
 }
 
 FreeBlocks::Position FreeBlocks::lower_bound(std::int64_t size) const {
   const std::size_t bin = bin_of(size);
-  const std::size_t index = index_in(bins_[bin], {size, std::numeric_limits<std::int64_t>::min(), 0});
-  return index < bins_[bin].size() ? Position{bin, index} : Position{next_filled(bin + 1), 0};
+  const std::size_t count = count_above(bins_[bin], {size, std::numeric_limits<std::int64_t>::min(), 0});
+  return count > 0 ? Position{bin, count - 1} : first_from(bin + 1);
 }
 
 const FreeBlocks::Entry& FreeBlocks::largest() const {
   CHECK(!empty(), "there is a free block");
   std::size_t word = filled_.size() - 1;
   while (filled_[word] == 0) --word;
-  return bins_[64 * word + static_cast<std::size_t>(std::bit_width(filled_[word])) - 1].back();
+  return bins_[64 * word + static_cast<std::size_t>(std::bit_width(filled_[word])) - 1].front();
 }
 
 std::vector<FreeBlocks::Entry> FreeBlocks::entries() const {
@@ -58,16 +62,24 @@ std::vector<FreeBlocks::Entry> FreeBlocks::entries() const {
 void FreeBlocks::insert(const Entry& entry) {
   const std::size_t number = bin_of(entry.size);
   std::vector<Entry>& bin = bins_[number];
-  bin.insert(bin.begin() + static_cast<std::ptrdiff_t>(index_in(bin, entry)), entry);
+  const std::size_t place = count_above(bin, entry);
+  constexpr std::size_t few = 16;  // moved one by one sooner than in bulk
+  if (bin.size() - place > few) {
+    bin.insert(bin.begin() + static_cast<std::ptrdiff_t>(place), entry);
+  } else {
+    bin.push_back(entry);
+    for (std::size_t i = bin.size() - 1; i > place; --i) bin[i] = bin[i - 1];
+    bin[place] = entry;
+  }
   filled_[number / 64] |= std::uint64_t{1} << (number % 64);
 }
 
 void FreeBlocks::erase(std::int64_t size, std::int64_t address) {
   const std::size_t bin = bin_of(size);
-  const std::size_t index = index_in(bins_[bin], {size, address, 0});
-  CHECK(index < bins_[bin].size() && bins_[bin][index].size == size && bins_[bin][index].address == address,
+  const std::size_t count = count_above(bins_[bin], {size, address, 0});
+  CHECK(count > 0 && bins_[bin][count - 1].size == size && bins_[bin][count - 1].address == address,
         "a free block is listed");
-  erase({bin, index});
+  erase({bin, count - 1});
 }
 
 void FreeBlocks::erase(Position position) {

@@ -2,7 +2,7 @@
 // address among equals.
 //
 // A replay spends most of its time here, so nothing is a tree: blocks stand in bins by size, eight bins to each power of
-// two, each a sorted array that is short as a rule; a bit per bin tells which are filled.
+// two, each an array with the best fit at its end, where most come and go; a bit per bin tells which are filled.
 #pragma once
 
 #include <array>
@@ -30,12 +30,11 @@ class FreeBlocks {
   };
 
   bool empty() const { return is_end(begin()); }
-  Position begin() const { return {next_filled(0), 0}; }
+  Position begin() const { return first_from(0); }
   bool is_end(Position position) const { return position.bin == bin_count; }
   const Entry& at(Position position) const { return bins_[position.bin][position.index]; }
   Position next(Position position) const {
-    return position.index + 1 < bins_[position.bin].size() ? Position{position.bin, position.index + 1}
-                                                           : Position{next_filled(position.bin + 1), 0};
+    return position.index > 0 ? Position{position.bin, position.index - 1} : first_from(position.bin + 1);
   }
   /// The smallest block of at least `size` bytes, the lowest address among equals; is_end() if there is none.
   Position lower_bound(std::int64_t size) const;
@@ -54,9 +53,10 @@ class FreeBlocks {
   static constexpr std::size_t bin_count = 448;  ///< seven words; the last bin in use is 423, for sizes below 2^63
 
   static std::size_t bin_of(std::int64_t size);
-  std::size_t next_filled(std::size_t from) const;
-  static std::size_t index_in(const std::vector<Entry>& bin, const Entry& key);
+  Position first_from(std::size_t bin) const;
+  static std::size_t count_above(const std::vector<Entry>& bin, const Entry& key);
 
+  // Within a bin the order falls, so that the smallest block, the lowest among equals, is the last.
   std::vector<std::vector<Entry>> bins_ = std::vector<std::vector<Entry>>(bin_count);
   std::array<std::uint64_t, bin_count / 64> filled_{};
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "planner/account/memory_events.hpp"
 #include "planner/account/tight.hpp"
 
 namespace plimsoll {
@@ -35,13 +36,14 @@ struct Reach {
 };
 
 /// The alternatives of what the plan does not fix; `central` becomes the largest of the alternative pasts.
-Reach alternatives(const RankProgram& program, const LedgerContext& context, Replay& central) {
+Reach alternatives(const RankProgram& program, const MemoryEvents& events, const LedgerContext& context,
+                   Replay& central) {
   Reach reach{{central.allocated_peak, central.allocated_peak},
               {central.reserved_peak, central.reserved_peak},
               {central.job_reserved_peak, central.job_reserved_peak}};
   if (!context.bistable) return reach;
   const auto with = [&](Bytes hole, bool workspaces, int lag) {
-    Replay replay = replay_allocator(program, {context.rules, 3, hole, workspaces, lag});
+    Replay replay = replay_allocator(program, events, {context.rules, 3, hole, workspaces, lag});
     reach.include(replay);
     return replay;
   };
@@ -118,7 +120,8 @@ std::string phase_of(const RankProgram& program, OpId op) {
 bool is_step(const std::string& phase) { return phase.starts_with("first_step_") || phase.starts_with("steady_"); }
 
 /// The verdict on the device: does the job fit when the allocator is bounded by what is left to it?
-void judge_device(Ledger& ledger, const RankProgram& program, const LedgerContext& context) {
+void judge_device(Ledger& ledger, const RankProgram& program, const MemoryEvents& events,
+                  const LedgerContext& context) {
   ledger.margin = context.capacity - ledger.job_device_peak.value;
   if (ledger.job_device_peak.interval.high >= context.capacity ||
       ledger.margin < scaled(context.capacity, tight_share)) {
@@ -130,7 +133,7 @@ void judge_device(Ledger& ledger, const RankProgram& program, const LedgerContex
   if (ledger.margin.count >= 0) return;
   ReplayOptions bounded{context.rules, 3, Bytes(0), false, 0};
   bounded.rules.capacity = std::max(Bytes(0), context.capacity - context.outside.total());
-  const Replay replay = replay_allocator(program, bounded);
+  const Replay replay = replay_allocator(program, events, bounded);
   if (!replay.out_of_memory) return;
   ledger.gpu_verdict = Verdict::oom;
   ledger.breaks_phase = phase_of(program, replay.failed_op);
@@ -145,8 +148,9 @@ Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
   Ledger ledger;
   ledger.capacity = context.capacity;
   ledger.outside = context.outside;
-  ledger.replay = replay_allocator(program, {context.rules, 3, Bytes(0), false, 0});
-  const Reach reach = alternatives(program, context, ledger.replay);
+  const MemoryEvents events(program);
+  ledger.replay = replay_allocator(program, events, {context.rules, 3, Bytes(0), false, 0});
+  const Reach reach = alternatives(program, events, context, ledger.replay);
   const Replay& replay = ledger.replay;
   const Bytes outside = context.outside.total();
   const auto above = [&](Bytes value) { return scaled(value, 1 + context.reserved_margin); };
@@ -167,7 +171,7 @@ Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
   ledger.job_device_peak = {replay.job_reserved_peak + outside, {job.low + outside, job.high + outside}, device};
   ledger.peak_phase = replay.peak_phase;
   ledger.job_peak_phase = replay.job_peak_phase;
-  judge_device(ledger, program, context);
+  judge_device(ledger, program, events, context);
   account_host(ledger, context);
   ledger.verdict = std::max(ledger.gpu_verdict, ledger.host_verdict);
   return ledger;

@@ -5,8 +5,10 @@
 #include <bit>
 #include <deque>
 #include <map>
-#include <tuple>
 #include <utility>
+
+#include "planner/account/allocator.hpp"
+#include "planner/account/memory_events.hpp"
 
 namespace plimsoll {
 
@@ -14,47 +16,10 @@ namespace {
 
 constexpr std::int64_t unit = 512;
 
-Bytes rounded(const BufferDecl& buffer) { return Bytes(std::max(unit, round_up(buffer.size.count, unit))); }
+Bytes rounded(Bytes size) { return Bytes(std::max(unit, round_up(size.count, unit))); }
 Bytes pinned_block(const BufferDecl& buffer) {
   return Bytes(static_cast<std::int64_t>(
       std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(1, buffer.size.count)))));
-}
-
-/// A buffer allocated in a range of ops and alive at its end takes, when the range runs again, the place of one that was
-/// alive at its beginning and freed in it: the same tensor, made anew in every run.
-struct Carried {
-  BufferId freed, allocated;
-};
-
-std::vector<Carried> carried_over(const RankProgram& program, OpId first, OpId end) {
-  using Key = std::tuple<std::int64_t, std::string_view, Lane, int>;
-  std::map<Key, std::deque<BufferId>> left;
-  std::vector<BufferId> lost;
-  std::vector<bool> made(program.buffers.size());
-  for (OpId id = first; id < end; ++id) {
-    if (const auto* alloc = std::get_if<Alloc>(&program.ops[id].action)) {
-      made[alloc->buffer] = true;
-    } else if (const auto* free = std::get_if<Free>(&program.ops[id].action)) {
-      if (!made[free->buffer]) lost.push_back(free->buffer);
-      made[free->buffer] = false;
-    }
-  }
-  const auto key = [&](BufferId id) {
-    const BufferDecl& b = program.buffers[id];
-    return Key{b.size.count, b.name, b.pool, b.layer};
-  };
-  for (OpId id = first; id < end; ++id) {
-    const auto* alloc = std::get_if<Alloc>(&program.ops[id].action);
-    if (alloc && made[alloc->buffer]) left[key(alloc->buffer)].push_back(alloc->buffer);
-  }
-  std::vector<Carried> result;
-  for (const BufferId freed : lost) {
-    auto found = left.find(key(freed));
-    if (found == left.end() || found->second.empty()) continue;
-    result.push_back({freed, found->second.front()});
-    found->second.pop_front();
-  }
-  return result;
 }
 
 /// Host memory of one rank: pageable bytes, and pinned blocks that stay cached by their power of two.
@@ -80,45 +45,99 @@ class HostMemory {
   }
   Bytes unpinned() const { return unpinned_; }
   Bytes pinned() const { return pinned_; }
+  bool operator==(const HostMemory&) const = default;
 
  private:
   struct Power {
     int used = 0, held = 0;
+    bool operator==(const Power&) const = default;
   };
   std::map<std::int64_t, Power> powers_;
   Bytes unpinned_, pinned_;
 };
 
+/// All that decides what the events to come make of the memory: which blocks lie where, whose they are, what waits for
+/// another stream, and what the host holds.
+struct MemoryState {
+  std::vector<CachingAllocator::Placed> blocks;
+  std::vector<BufferId> owners;  ///< of the blocks in use, in the order of `blocks`
+  std::int64_t next_address = 0;
+  std::vector<BufferId> without_block;  ///< live on the host, or empty
+  HostMemory host;
+  std::vector<std::pair<std::int64_t, int>> retired;  ///< address and age
+  bool operator==(const MemoryState&) const = default;
+};
+
+/// Walks the events of the job.  A range that runs again and leaves everything as its last run did would do so forever: its
+/// further runs are left out.
 class Walker {
  public:
-  Walker(const RankProgram& program, const ReplayOptions& options)
+  Walker(const RankProgram& program, const MemoryEvents& events, const ReplayOptions& options)
       : program_(program),
         options_(options),
+        events_(events),
         allocator_(options.rules),
-        blocks_(program.buffers.size(), BlockId::empty),
-        live_(program.buffers.size()) {}
+        carried_(program.repeats.size()) {
+    held_.reserve(program.buffers.size());
+    for (const BufferDecl& buffer : program.buffers) held_.push_back({buffer.size, BlockId::empty, buffer.pool, false});
+  }
 
   Replay run() {
     prepare_pool();
     walk_range(0, program_.steady_first);
-    if (program_.steady_end > program_.steady_first) {
-      const std::vector<Carried> carried = carried_over(program_, program_.steady_first, program_.steady_end);
-      for (int step = 0; step < options_.steady_steps && !replay_.out_of_memory; ++step) {
-        const bool last = step + 1 == options_.steady_steps;
-        measuring_ = last;
-        if (step > 0) move_carried(carried);
-        walk_range(program_.steady_first, program_.steady_end);
-        measuring_ = false;
-        replay_.resident = allocator_.now().allocated;
-      }
-      walk_range(program_.steady_end, static_cast<OpId>(program_.ops.size()));
-    }
+    if (program_.steady_end > program_.steady_first) walk_steady_steps();
+    if (replay_.allocated_peak.count > 0) replay_.peak_phase = phase_at(replay_.peak_op).name;
     replay_.job_reserved_peak = allocator_.peak().reserved;
     collect_peak();
     return std::move(replay_);
   }
 
  private:
+  // What is read is the last of them, or the first of two that leave the same.
+  void walk_steady_steps() {
+    const OpId first = program_.steady_first, end = program_.steady_end;
+    const std::vector<Carried> carried = carried_over(program_, events_.of(first, end));
+    MemoryState earlier;
+    for (int step = 0; step < options_.steady_steps && !replay_.out_of_memory; ++step) {
+      if (step > 0) move_carried(carried);
+      forget_measured();
+      measuring_ = true;
+      walk_range(first, end);
+      measuring_ = false;
+      replay_.resident = allocator_.now().allocated;
+      if (step + 1 == options_.steady_steps) break;
+      if (replay_.out_of_memory) forget_measured();
+      if (options_.steady_steps > 2 && left_as(earlier) && step > 0) break;
+    }
+    walk_range(end, static_cast<OpId>(program_.ops.size()));
+  }
+
+  void forget_measured() {
+    replay_.allocated_peak = replay_.reserved_peak = Bytes(0);
+    replay_.peak_op = 0;
+  }
+
+  // True if the memory is as it was the last time; keeps how it is.
+  bool left_as(MemoryState& earlier) {
+    // Collecting garbage goes by age, which grows with every search.
+    if (options_.rules.capacity && options_.rules.garbage_collection_threshold > 0) return false;
+    MemoryState now;
+    allocator_.place_blocks(now.blocks, now.next_address);
+    for (CachingAllocator::Placed& placed : now.blocks) {
+      if (placed.block == BlockId::empty) continue;
+      const BufferId owner = owners_[static_cast<std::size_t>(placed.block)];
+      now.owners.push_back(held_[owner].block == placed.block ? owner : none);
+      placed.block = BlockId::empty;  // ids say nothing about what is to come
+    }
+    for (BufferId buffer = 0; buffer < held_.size(); ++buffer)
+      if (held_[buffer].live && held_[buffer].block == BlockId::empty) now.without_block.push_back(buffer);
+    now.host = host_;
+    for (const Retired& retired : retired_) now.retired.emplace_back(retired.address, retired.age);
+    const bool same = now == earlier;
+    earlier = std::move(now);
+    return same;
+  }
+
   void prepare_pool() {
     if (options_.workspaces_first) {
       for (int i = 0; i < 2; ++i) {
@@ -132,22 +151,35 @@ class Walker {
 
   void move_carried(const std::vector<Carried>& carried) {
     for (const Carried& pair : carried) {
-      blocks_[pair.freed] = std::exchange(blocks_[pair.allocated], BlockId::empty);
-      live_[pair.freed] = true;
-      live_[pair.allocated] = false;
+      held_[pair.freed].block = std::exchange(held_[pair.allocated].block, BlockId::empty);
+      own(held_[pair.freed].block, pair.freed);
+      held_[pair.freed].live = true;
+      held_[pair.allocated].live = false;
     }
+  }
+
+  void own(BlockId block, BufferId buffer) {
+    if (block == BlockId::empty) return;
+    const auto id = static_cast<std::size_t>(block);
+    if (owners_.size() <= id) owners_.resize(2 * id + 1);
+    owners_[id] = buffer;
   }
 
   // Runs a range, its repeated micro-batches as often as it takes for the pool to settle.
   void walk_range(OpId first, OpId end) {
     OpId next = first;
-    for (const Repeat& repeat : program_.repeats) {
+    for (std::size_t i = 0; i < program_.repeats.size(); ++i) {
+      const Repeat& repeat = program_.repeats[i];
       if (repeat.first < first || repeat.end > end) continue;
       walk_ops(next, repeat.end);
-      const std::vector<Carried> carried = carried_over(program_, repeat.first, repeat.end);
-      for (std::int64_t i = 1; i < std::min<std::int64_t>(repeat.count, 3); ++i) {
-        move_carried(carried);
+      if (carried_[i].empty()) carried_[i] = carried_over(program_, events_.of(repeat.first, repeat.end));
+      const std::int64_t runs = std::min<std::int64_t>(repeat.count, 3);
+      MemoryState earlier;
+      if (runs > 2) left_as(earlier);
+      for (std::int64_t run = 1; run < runs; ++run) {
+        move_carried(carried_[i]);
         walk_ops(repeat.first, repeat.end);
+        if (run + 1 < runs && left_as(earlier)) break;
       }
       next = repeat.end;
     }
@@ -155,51 +187,53 @@ class Walker {
   }
 
   void walk_ops(OpId first, OpId end) {
-    for (OpId id = first; id < end && !replay_.out_of_memory; ++id) {
-      if (!phase_ || id >= phase_end_ || id < phase_first_) enter_phase(id);
-      const Action& action = program_.ops[id].action;
-      if (const auto* alloc = std::get_if<Alloc>(&action)) {
-        allocate(id, alloc->buffer);
-      } else if (const auto* free = std::get_if<Free>(&action)) {
-        release(free->buffer);
-      } else if (std::holds_alternative<EmptyCache>(action)) {
-        allocator_.empty_cache();
+    const std::span<const MemoryEvent> events = events_.of(first, end);
+    auto event = events.begin();
+    for (OpId id = first; id < end && !replay_.out_of_memory; id = phase_end_) {
+      enter_phase(id);
+      for (; event != events.end() && event->op < phase_end_ && !replay_.out_of_memory; ++event) {
+        switch (event->kind) {
+          case MemoryEvent::Kind::alloc: allocate(event->op, event->buffer); break;
+          case MemoryEvent::Kind::free: release(event->buffer); break;
+          case MemoryEvent::Kind::empty_cache: allocator_.empty_cache(); break;
+        }
       }
     }
     close_phase();
   }
 
   void allocate(OpId id, BufferId buffer) {
-    const BufferDecl& decl = program_.buffers[buffer];
-    if (decl.pool == Lane::host) {
-      host_.allocate(decl);
-      live_[buffer] = true;
+    Held& held = held_[buffer];
+    held.live = true;
+    if (held.pool == Lane::host) {
+      host_.allocate(program_.buffers[buffer]);
       note_host_peak();
       return;
     }
-    if (options_.gather_lag > 0) let_go(decl.pool);
-    const auto block = allocator_.malloc(decl.size, static_cast<int>(decl.pool));
+    if (options_.gather_lag > 0) let_go(held.pool);
+    const auto block = allocator_.malloc(held.size, static_cast<int>(held.pool));
     if (!block) {
+      held.live = false;
       replay_.out_of_memory = true;
       replay_.failed_op = id;
       return;
     }
-    blocks_[buffer] = *block;
-    live_[buffer] = true;
-    sizes_ += rounded(decl);
-    const Bytes now = allocator_.now().allocated;
+    held.block = *block;
+    own(*block, buffer);
+    sizes_ += rounded(held.size);
+    const Bytes now = allocator_.now().allocated, reserved = allocator_.now().reserved;
     if (now > phase_->allocated_peak) {
       phase_->allocated_peak = now;
       phase_->peak_op = id;
     }
     phase_->requested_peak = std::max(phase_->requested_peak, sizes_);
-    phase_->reserved_peak = std::max(phase_->reserved_peak, allocator_.now().reserved);
-    if (measuring_ && now > replay_.allocated_peak) {
+    phase_->reserved_peak = std::max(phase_->reserved_peak, reserved);
+    if (!measuring_) return;
+    if (now > replay_.allocated_peak) {
       replay_.allocated_peak = now;
       replay_.peak_op = id;
-      replay_.peak_phase = phase_->name;
     }
-    if (measuring_) replay_.reserved_peak = std::max(replay_.reserved_peak, allocator_.now().reserved);
+    replay_.reserved_peak = std::max(replay_.reserved_peak, reserved);
   }
 
   // Pageable and pinned bytes are highest at different moments: what the process holds is their sum at one of them.
@@ -210,18 +244,18 @@ class Walker {
   }
 
   void release(BufferId buffer) {
-    if (!live_[buffer]) return;  // made anew in an earlier run of a repeated range and already handed over
-    live_[buffer] = false;
-    const BufferDecl& decl = program_.buffers[buffer];
-    if (decl.pool == Lane::host) {
-      host_.free(decl);
+    Held& held = held_[buffer];
+    if (!held.live) return;  // made anew in an earlier run of a repeated range and already handed over
+    held.live = false;
+    if (held.pool == Lane::host) {
+      host_.free(program_.buffers[buffer]);
       return;
     }
-    const BlockId block = std::exchange(blocks_[buffer], BlockId::empty);
-    sizes_ -= rounded(decl);
-    if (options_.gather_lag > 0 && decl.pool == Lane::gather) {
+    const BlockId block = std::exchange(held.block, BlockId::empty);
+    sizes_ -= rounded(held.size);
+    if (options_.gather_lag > 0 && held.pool == Lane::gather) {
       allocator_.retire(block);
-      retired_.push_back({block, 0});
+      retired_.push_back({block, allocator_.address_of(block), 0});
     } else {
       allocator_.free(block);
     }
@@ -230,21 +264,25 @@ class Walker {
   // A weight that the compute stream still reads comes back to its pool only some gathers later.
   void let_go(Lane pool) {
     if (pool != Lane::gather) return;
-    for (auto& [block, age] : retired_) ++age;
-    while (!retired_.empty() && retired_.front().second > options_.gather_lag) {
-      allocator_.reclaim(retired_.front().first);
+    for (Retired& retired : retired_) ++retired.age;
+    while (!retired_.empty() && retired_.front().age > options_.gather_lag) {
+      allocator_.reclaim(retired_.front().block);
       retired_.pop_front();
     }
   }
 
-  void enter_phase(OpId id) {
-    close_phase();
+  PhaseSpan phase_at(OpId id) const {
     const auto span = std::upper_bound(program_.phases.begin(), program_.phases.end(), id,
                                        [](OpId value, const PhaseSpan& phase) { return value < phase.end; });
     const bool known = span != program_.phases.end() && span->first <= id;
-    const char* name = known ? span->name : "between phases";
-    phase_first_ = known ? span->first : id;
-    phase_end_ = known ? span->end : id + 1;
+    return known ? *span : PhaseSpan{"between phases", id, id + 1};
+  }
+
+  void enter_phase(OpId id) {
+    close_phase();
+    const PhaseSpan span = phase_at(id);
+    const char* name = span.name;
+    phase_end_ = span.end;
     auto found = std::find_if(replay_.phases.begin(), replay_.phases.end(),
                               [&](const PhaseMemory& p) { return p.name == name; });
     if (found == replay_.phases.end()) found = replay_.phases.insert(replay_.phases.end(), PhaseMemory{});
@@ -275,42 +313,59 @@ class Walker {
   // Who is alive when the peak's op has allocated: one walk over the events before it.
   void collect_peak() {
     std::vector<bool> alive(program_.buffers.size());
-    for (OpId id = 0; id <= replay_.peak_op && id < program_.ops.size(); ++id) {
-      if (const auto* alloc = std::get_if<Alloc>(&program_.ops[id].action)) {
-        alive[alloc->buffer] = true;
-      } else if (const auto* free = std::get_if<Free>(&program_.ops[id].action)) {
-        alive[free->buffer] = false;
-      }
+    for (const MemoryEvent& event : events_.of(0, replay_.peak_op + 1)) {
+      if (event.kind != MemoryEvent::Kind::empty_cache) alive[event.buffer] = event.kind == MemoryEvent::Kind::alloc;
     }
     Bytes sum;
     for (BufferId id = 0; id < alive.size(); ++id) {
       const BufferDecl& decl = program_.buffers[id];
       if (!alive[id] || decl.pool == Lane::host) continue;
       replay_.live_at_peak.push_back(id);
-      replay_.categories_at_peak[static_cast<std::size_t>(decl.category)] += rounded(decl);
-      sum += rounded(decl);
+      replay_.categories_at_peak[static_cast<std::size_t>(decl.category)] += rounded(decl.size);
+      sum += rounded(decl.size);
     }
     replay_.slack_at_peak = replay_.allocated_peak - sum;
   }
 
+  static constexpr BufferId none = ~BufferId{0};
+  /// A buffer and the block it holds.
+  struct Held {
+    Bytes size;
+    BlockId block = BlockId::empty;
+    Lane pool = Lane::compute;
+    bool live = false;
+  };
+  /// A block that another stream still uses.
+  struct Retired {
+    BlockId block = BlockId::empty;
+    std::int64_t address = 0;
+    int age = 0;
+  };
+
   const RankProgram& program_;
   const ReplayOptions options_;
+  const MemoryEvents& events_;
   CachingAllocator allocator_;
   HostMemory host_;
   Replay replay_;
-  std::vector<BlockId> blocks_;
-  std::vector<bool> live_;
-  std::deque<std::pair<BlockId, int>> retired_;
+  std::vector<Held> held_;                     ///< by buffer
+  std::vector<BufferId> owners_;               ///< by block
+  std::vector<std::vector<Carried>> carried_;  ///< by repeat
+  std::deque<Retired> retired_;
   Bytes sizes_, job_peak_;
   PhaseMemory* phase_ = nullptr;
-  OpId phase_first_ = 0, phase_end_ = 0;
+  OpId phase_end_ = 0;
   bool measuring_ = false;
 };
 
 }  // namespace
 
 Replay replay_allocator(const RankProgram& program, const ReplayOptions& options) {
-  return Walker(program, options).run();
+  return replay_allocator(program, MemoryEvents(program), options);
+}
+
+Replay replay_allocator(const RankProgram& program, const MemoryEvents& events, const ReplayOptions& options) {
+  return Walker(program, events, options).run();
 }
 
 Bytes peak_of_sizes(const RankProgram& program) {
@@ -320,11 +375,11 @@ Bytes peak_of_sizes(const RankProgram& program) {
     if (const auto* alloc = std::get_if<Alloc>(&action)) {
       const BufferDecl& buffer = program.buffers[alloc->buffer];
       if (buffer.pool == Lane::host) continue;
-      live += rounded(buffer);
+      live += rounded(buffer.size);
       if (id >= program.steady_first) peak = std::max(peak, live);
     } else if (const auto* free = std::get_if<Free>(&action)) {
       const BufferDecl& buffer = program.buffers[free->buffer];
-      if (buffer.pool != Lane::host) live -= rounded(buffer);
+      if (buffer.pool != Lane::host) live -= rounded(buffer.size);
     }
   }
   return peak;

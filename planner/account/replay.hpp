@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "planner/account/allocator.hpp"
+#include "planner/account/allocator_rules.hpp"
 #include "planner/step/program.hpp"
 
 namespace plimsoll {
+
+class MemoryEvents;
 
 /// What a phase of the job leaves and reaches.  Host figures are tensors only, without the process itself.
 struct PhaseMemory {
@@ -50,6 +52,8 @@ struct Replay {
 
 /// Replays the whole job.
 Replay replay_allocator(const RankProgram& program, const ReplayOptions& options = {});
+/// The same for a program whose events have been gathered (planner/account/memory_events.hpp), to replay it several times.
+Replay replay_allocator(const RankProgram& program, const MemoryEvents& events, const ReplayOptions& options);
 
 /// Without an allocator: the highest sum of 512-rounded sizes over the steady step, from what is live when it begins.
 /// Never above what the replay gives; used by searches to discard.

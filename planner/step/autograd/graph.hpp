@@ -150,10 +150,8 @@ class GraphNode {
   std::uint8_t inputs = 0;
   std::uint8_t saved_count = 0;
   std::int16_t layer = -1;
-  Category category = Category::activations;     ///< of what its backward allocates: as in its forward
-  bool compiled = false;                         ///< its backward belongs to compiled code, as its forward
-  std::vector<std::function<void()>> pre_hooks;  ///< run when the node becomes current, before its backward
-  BackwardFunction backward;
+  Category category = Category::activations;  ///< of what its backward allocates: as in its forward
+  bool compiled = false;                      ///< its backward belongs to compiled code, as its forward
 
  private:
   friend class NodeRef;
@@ -170,12 +168,17 @@ class GraphNode {
   }
   void clear();
 
+  // In the order in which a walk over the graph, then the node's run, comes across them.
   std::uint32_t references_ = 0;
   GraphNodes* pool_ = nullptr;
   std::array<Input, inline_inputs> inputs_;
-  std::array<SavedTensor, inline_saved> saved_;
   Tensor incoming_;
+  std::array<SavedTensor, inline_saved> saved_;
   std::unique_ptr<Rest> rest_;
+
+ public:
+  std::vector<std::function<void()>> pre_hooks;  ///< run when the node becomes current, before its backward
+  BackwardFunction backward;
 };
 
 /// The nodes of a graph; outlives all references to them.

@@ -61,8 +61,8 @@ Variable product(Autograd& g, const Variable& input, const Variable& w, const Va
   // What is kept dies in alphabetical order: mat2 (the weight) before self, but mat1 (the input) before mat2; the engine's own
   // function keeps its input first.
   const bool input_first = zero3 || has_bias;
-  const int weight_slot = input_first && keeps_input ? 1 : 0;
-  const int input_slot = !input_first && keeps_weight ? 1 : 0;
+  const std::size_t weight_slot = input_first && keeps_input ? 1 : 0;
+  const std::size_t input_slot = !input_first && keeps_weight ? 1 : 0;
   const char* role = options.role;
   NodeRef node = g.make_node({&input, &w, &b}, [=, &g](BackwardCall& call) {
     const Tensor& dy = call.grads[0];

@@ -39,7 +39,7 @@ void Trace::reserve(std::size_t ops) {
   program_.offsets.reserve(ops * 5 / 4);
 }
 
-Op& Trace::new_op(Lane on, const char* role) {
+inline Op& Trace::new_op(Lane on, const char* role) {
   Op& op = program_.ops.emplace_back();
   op.lane = on;
   op.issuer = issuer;
@@ -115,9 +115,9 @@ void Trace::compute(const Kernel& kernel, const std::vector<const Tensor*>& read
   append(Compute{add_kernel(kernel)}, lane, reads, writes, role);
 }
 
-void Trace::collective(const Collective& what, std::initializer_list<const Tensor*> reads,
+void Trace::collective(const Collective& collective, std::initializer_list<const Tensor*> reads,
                        std::initializer_list<const Tensor*> writes, const char* role) {
-  Collective action = what;
+  Collective action = collective;
   if (action.receive_size.count == 0) action.receive_size = action.full_size;
   record(action, lane, reads, writes, role);
 }
@@ -125,6 +125,48 @@ void Trace::collective(const Collective& what, std::initializer_list<const Tenso
 OpId Trace::record(const Action& action, Lane on, std::initializer_list<const Tensor*> reads,
                    std::initializer_list<const Tensor*> writes, const char* role) {
   return append(action, on, Tensors(reads.begin(), reads.size()), Tensors(writes.begin(), writes.size()), role);
+}
+
+inline std::uint32_t Trace::add_operands(Tensors tensors) {
+  std::uint32_t count = 0;
+  for (const Tensor* tensor : tensors) {
+    if (!tensor || !*tensor) continue;
+    program_.refs.push_back(tensor->buffer());
+    program_.offsets.push_back(tensor->offset);
+    ++count;
+  }
+  return count;
+}
+
+// A wait already implied by an earlier op of its own lane is not repeated.
+inline void Trace::add_edge(Op& op, OpId from, Lane other) {
+  if (other == op.lane) return;
+  OpId& waited = waited_[static_cast<std::size_t>(op.lane)][static_cast<std::size_t>(other)];
+  if (waited > from) return;  // stored as id + 1, so that 0 means none
+  waited = from + 1;
+  program_.after.push_back(from);
+  ++op.after_count;
+}
+
+// An op waits for the last writer of what it reads, and for the last writer and reader of what it writes, where those ran
+// on other lanes.
+inline void Trace::add_edges(Op& op, OpId id) {
+  std::vector<OpId>& pending = pending_[static_cast<std::size_t>(op.lane)];
+  for (const OpId from : pending) add_edge(op, from, program_.ops[from].lane);
+  pending.clear();
+  const auto refs = std::span<const std::uint32_t>(program_.refs).subspan(op.first_ref);
+  for (std::size_t i = 0; i < refs.size(); ++i) {
+    LastUse& use = last_use_[refs[i]];
+    if (use.write != none && use.write != id) add_edge(op, use.write, use.write_lane);
+    if (i < op.read_count) {
+      use.read = id;
+      use.read_lane = op.lane;
+    } else {
+      if (use.read != none && use.read != id) add_edge(op, use.read, use.read_lane);
+      use.write = id;
+      use.write_lane = op.lane;
+    }
+  }
 }
 
 OpId Trace::append(const Action& action, Lane on, Tensors reads, Tensors writes, const char* role) {
@@ -138,45 +180,6 @@ OpId Trace::append(const Action& action, Lane on, Tensors reads, Tensors writes,
   add_edges(op, id);
   last_on_lane_[static_cast<std::size_t>(on)] = id;
   return id;
-}
-
-std::uint32_t Trace::add_operands(Tensors tensors) {
-  std::uint32_t count = 0;
-  for (const Tensor* tensor : tensors) {
-    if (!tensor || !*tensor) continue;
-    program_.refs.push_back(tensor->buffer());
-    program_.offsets.push_back(tensor->offset);
-    ++count;
-  }
-  return count;
-}
-
-// An op waits for the last writer of what it reads, and for the last writer and reader of what it writes, where those ran
-// on other lanes; a wait already implied by an earlier op of its own lane is not repeated.
-void Trace::add_edges(Op& op, OpId id) {
-  for (const OpId from : pending_[static_cast<std::size_t>(op.lane)]) add_edge(op, from);
-  pending_[static_cast<std::size_t>(op.lane)].clear();
-  const auto refs = std::span<const std::uint32_t>(program_.refs).subspan(op.first_ref);
-  for (std::size_t i = 0; i < refs.size(); ++i) {
-    LastUse& use = last_use_[refs[i]];
-    if (use.write != none && use.write != id) add_edge(op, use.write);
-    if (i < op.read_count) {
-      use.read = id;
-    } else {
-      if (use.read != none && use.read != id) add_edge(op, use.read);
-      use.write = id;
-    }
-  }
-}
-
-void Trace::add_edge(Op& op, OpId from) {
-  const Lane other = program_.ops[from].lane;
-  if (other == op.lane) return;
-  OpId& waited = waited_[static_cast<std::size_t>(op.lane)][static_cast<std::size_t>(other)];
-  if (waited > from) return;  // stored as id + 1, so that 0 means none
-  waited = from + 1;
-  program_.after.push_back(from);
-  ++op.after_count;
 }
 
 void Trace::wait_for(Lane waiting, Lane on) {

@@ -154,8 +154,8 @@ class Trace {
  private:
   friend class StorageRef;
   struct LastUse {
-    OpId write = none;
-    OpId read = none;
+    OpId write = none, read = none;
+    Lane write_lane = Lane::compute, read_lane = Lane::compute;
   };
   static constexpr OpId none = ~OpId{0};
 
@@ -168,7 +168,7 @@ class Trace {
   OpId append(const Action& action, Lane on, Tensors reads, Tensors writes, const char* role);
   void free(Storage* storage);
   void add_edges(Op& op, OpId id);
-  void add_edge(Op& op, OpId from);
+  void add_edge(Op& op, OpId from, Lane other);
 
   RankProgram& program_;
   std::array<std::uint32_t, 512> recent_kernels_{}, recent_calls_{};

@@ -117,7 +117,8 @@ void TorchJob::step(bool steady) {
     } else {
       micro_batch(i, earlier, earlier);
     }
-    if (!steady && i == 0) reserve_like(trace_.next_op() - first);
+    // Two steps of micro-batches like the first, and half as much for the optimizer and for saving.
+    if (!steady && i == 0) trace_.reserve(first + (trace_.next_op() - first) * traced_micro_batches() * 5 / 2);
     if (repeated) {
       trace_.end_phases();
       program_.repeats.push_back({first, trace_.next_op(), alike});
@@ -130,10 +131,8 @@ void TorchJob::step(bool steady) {
   ++step_;
 }
 
-// Two steps of micro-batches like the first, a tenth for the optimizer.
-void TorchJob::reserve_like(std::size_t ops) {
-  const std::int64_t traced = std::min(plan().gradient_accumulation, first_alike() + 2);
-  trace_.reserve(trace_.next_op() + ops * 21 / 10 * static_cast<std::size_t>(traced));
+std::size_t TorchJob::traced_micro_batches() const {
+  return static_cast<std::size_t>(std::min(plan().gradient_accumulation, first_alike() + 2));
 }
 
 void TorchJob::forget_last_step() {

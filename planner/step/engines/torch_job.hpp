@@ -58,7 +58,7 @@ class TorchJob {
   Variable ids_;  // of the last micro-batch
 
   void step(bool steady);
-  void reserve_like(std::size_t ops);
+  std::size_t traced_micro_batches() const;
   void micro_batch(std::int64_t index, const char* forward_phase, const char* backward_phase);
 };
 
