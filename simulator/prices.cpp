@@ -27,10 +27,6 @@ Tier farthest(const TierShare& share) {
   return Tier::nvlink;
 }
 
-}  // namespace
-
-namespace {
-
 const KernelPrice* named(const Calibration& calibration, const std::string& name) {
   const auto found = calibration.kernels.find(name);
   return found == calibration.kernels.end() ? nullptr : &found->second;

@@ -93,7 +93,7 @@ class Walker {
   }
 
  private:
-  // What is read is the last of them, or the first of two that leave the same.
+  // What is read is the last of them, or the second of two that leave the same.
   void walk_steady_steps() {
     const OpId first = program_.steady_first, end = program_.steady_end;
     const std::vector<Carried> carried = carried_over(program_, events_.of(first, end));

@@ -87,7 +87,7 @@ int explain(const ExplainOptions& options) {
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
   if (options.peak || !options.number.empty())
-    return explain_terms(options, evaluate(inputs->scenario(), inputs->rank(), false));
+    return explain_terms(options, evaluate(inputs->scenario(), inputs->rank()));
   const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
   if (const Diagnostics wrong = wrong_choice(evaluation, options); !wrong.empty())
     return refuse(wrong, options.inputs.json);

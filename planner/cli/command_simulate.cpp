@@ -100,6 +100,8 @@ std::string simulate_json(const Evaluation& evaluation, const SimulatedStep& ste
 }
 
 /// Runs of ops of one lane are a part, since the path has thousands of kernels; parts alike, as those of layers are, one line.
+/// An op counts from where the one before it on the path has ended: a host that waits for a kernel is not counted twice.  What
+/// passes until the host issues the next op is the host's.  All of them sum to the step.
 void print_path(const Evaluation& evaluation, const Timeline& timeline) {
   struct Part {
     Lane lane;
@@ -108,17 +110,26 @@ void print_path(const Evaluation& evaluation, const Timeline& timeline) {
     SimTime time = 0;
   };
   std::vector<Part> parts;
-  SimTime start = 0;
+  Part issuing{Lane::host, "until it issues what follows", 1, 0};
+  SimTime before = 0;
+  const auto issue_until = [&](SimTime start) {
+    if (start <= before) return;
+    ++issuing.times;
+    issuing.time += start - before;
+    before = start;
+  };
   for (const std::uint32_t index : timeline.critical_path) {
     const TimedOp& op = timeline.ops[index];
-    if (parts.empty() || parts.back().lane != op.lane) {
+    if (op.cause == Cause::host || op.cause == Cause::peer_host || op.cause == Cause::start) issue_until(op.start);
+    if (parts.empty() || parts.back().lane != op.lane)
       parts.push_back({op.lane, evaluation.rank_program().ops[op.op].role});
-      start = op.start;
-    }
-    parts.back().time = op.end - start;
+    parts.back().time += std::max<SimTime>(op.end - before, 0);
     ++parts.back().ops;
+    before = std::max(before, op.end);
   }
+  issue_until(timeline.step_time);
   std::map<std::tuple<Lane, std::string, std::size_t>, Part> alike;
+  if (issuing.times > 0) parts.push_back(issuing);
   for (const Part& part : parts) {
     const auto [found, is_new] = alike.try_emplace({part.lane, part.first, part.ops}, part);
     if (is_new) continue;

@@ -67,7 +67,7 @@ std::vector<SweepRow> rows_of(const Inputs& inputs, const std::vector<Axis>& axe
     progress.step(fmt::format("{}", fmt::join(sets, " ")));
     const Result<Scenario> scenario = inputs.with(sets);
     if (scenario) {
-      Evaluation evaluation = evaluate(*scenario, inputs.rank(), false);
+      Evaluation evaluation = evaluate(*scenario, inputs.rank());
       row.ledger = evaluation.ledger;
       row.volume = account_volume(evaluation.program, evaluation.rank_program(), scenario->cluster).per_gpu;
       row.step_time = Seconds(to_seconds(simulate_step(evaluation.program, scenario->cluster, calibration).step_time));

@@ -262,8 +262,9 @@ Maker sum_of_parameters(const Scenario& scenario, const char* what, std::int64_t
       if (elements == 0) continue;
       const ParameterDecl& decl = counted.decl;
       const std::string name = name_over_layers(decl);
-      Term& term = found[name];
-      if (term.count == 0) term = {name, {}, decl.expert ? "expert" : "dense", 0, 0, decl.layer, decl.layer};
+      const auto [at, is_new] = found.try_emplace(name);
+      Term& term = at->second;
+      if (is_new) term = {name, {}, decl.expert ? "expert" : "dense", 0, 0, decl.layer, decl.layer};
       ++term.count;
       term.value += elements;
       term.last_layer = std::max(term.last_layer, decl.layer);

@@ -38,10 +38,14 @@ void write_memory(Writer& writer, const Ledger& ledger) {
   const Bytes peak = ledger.job_device_peak.value;
   writer.line(fmt::format("  memory  {} of {} GiB  {}  margin {} GiB ({})", gibibytes(peak), gibibytes(ledger.capacity),
                           writer.colour(bar(peak / ledger.capacity, bar_cells), colour_of(ledger.gpu_verdict)),
-                          gibibytes(ledger.margin), writer.colour(name_of(ledger.verdict), colour_of(ledger.verdict))));
+                          gibibytes(ledger.margin),
+                          writer.colour(name_of(ledger.gpu_verdict), colour_of(ledger.gpu_verdict))));
   if (ledger.host_capacity.count > 0)
-    writer.line(
-        fmt::format("  host    {} of {} GiB a node", gibibytes(ledger.host_per_node), gibibytes(ledger.host_capacity)));
+    writer.line(fmt::format(
+        "  host    {} of {} GiB a node{}", gibibytes(ledger.host_per_node), gibibytes(ledger.host_capacity),
+        ledger.host_verdict == Verdict::fits
+            ? ""
+            : fmt::format(" ({})", writer.colour(name_of(ledger.host_verdict), colour_of(ledger.host_verdict)))));
 }
 
 void write_verdict(Writer& writer, const Recommendation& recommendation) {
@@ -98,7 +102,8 @@ void write_nothing_fits(Writer& writer, const Recommendation& recommendation) {
     write_memory(writer, ledger);
     if (!ledger.breaks_phase.empty())
       writer.line(fmt::format("  It breaks in {}: {}", ledger.breaks_phase, ledger.breaks_tensor));
-    writer.sentence("More GPUs: plimsoll need says how many it takes.");
+    writer.sentence(recommendation.search.proven ? "More GPUs: plimsoll need says how many it takes."
+                                                 : "Search longer: --seconds 60.");
   }
 }
 

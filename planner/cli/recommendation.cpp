@@ -102,10 +102,11 @@ std::string proof_in_words(const SearchResult& search) {
   constexpr double worth_a_word = 0.0005;
   std::string estimated;
   if (search.estimated > 0)
-    estimated = fmt::format("{} estimated from models of fewer layers, of which {}; ", format_count(search.estimated),
-                            search.expected_gap < worth_a_word
-                                ? "no other is expected to take less time"
-                                : fmt::format("one is expected to take {:.1f} % less time", 100 * search.expected_gap));
+    estimated = fmt::format(
+        "{} estimated from models of fewer layers, {}; ", format_count(search.estimated),
+        search.expected_gap < worth_a_word
+            ? "none of which is expected to take less time"
+            : fmt::format("one of which is expected to take {:.1f} % less time", 100 * search.expected_gap));
   return fmt::format(
       "The best found among {} plans in {:.1f} s: {}{} evaluated. Not proven to be the best: by its bounds another "
       "could take up to {:.1f} % less time.",

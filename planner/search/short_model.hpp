@@ -7,7 +7,8 @@
 // affine in the layers before and after it, so P, the highest of these, is convex:
 //   P(L) >= P(a) + floor((L - a) / p) (P(a + p) - P(a))
 // Estimates, no bounds, extrapolate in the same way what a step of the plan with its own buckets and gathers takes, in time and
-// in memory, from a and a + 4 p layers: buckets that several layers share fill at other places in a longer model.
+// in memory, from a and a + p layers, closely from a and a + 4 p: buckets that several layers share fill at other places in a
+// longer model.
 //
 // The bound of memory holds where nothing saturates: of buckets and of gathered weights the least that the engine can do with
 // is taken, and the optimizer's phase, which works in groups of limited size, is left out.

@@ -89,8 +89,8 @@ void note_dimensions(RankProgram& program, std::int64_t sequences) {
 }  // namespace
 
 void TorchJob::run() {
-  constexpr std::size_t of_layer =
-      512;  // ops of a micro-batch, roughly: what is reserved and not written takes no memory
+  // Ops of a layer in a micro-batch, roughly: what is reserved and not written takes no memory.
+  constexpr std::size_t of_layer = 512;
   trace_.reserve(of_layer * (scenario_.model.layers.size() + 4));
   construct();
   step(false);

@@ -36,9 +36,9 @@ std::map<std::string, std::int64_t> numbers_of(const Evaluation& evaluation) {
   return numbers;
 }
 
-class ExplainNumber : public ::testing::TestWithParam<std::vector<std::string>> {};
+class ExplainNumbers : public ::testing::TestWithParam<std::vector<std::string>> {};
 
-TEST_P(ExplainNumber, opens_the_formula_of_every_number_of_the_ledger) {
+TEST_P(ExplainNumbers, opens_the_formula_of_every_number_of_the_ledger) {
   InputOptions options;
   options.model = GetParam().front();
   options.cluster = "8xh100";
@@ -50,16 +50,37 @@ TEST_P(ExplainNumber, opens_the_formula_of_every_number_of_the_ledger) {
     EXPECT_EQ(number->value, value) << name;
     EXPECT_FALSE(number->formula.empty()) << name;
     std::int64_t sum = 0;
-    for (const Term& term : number->terms) sum += term.value;
+    for (const Term& term : number->terms) {
+      sum += term.value;
+      EXPECT_FALSE(term.name.empty()) << name;
+    }
     EXPECT_EQ(sum, value) << name;
   }
 }
 
+TEST(ExplainNumber, counts_the_parameters_of_each_layer) {
+  InputOptions options;
+  options.model = "llama-3.2-1b";  // of 16 layers
+  options.cluster = "1xh100";
+  const Evaluation evaluation = evaluate(Inputs(options).scenario());
+  const auto number = explain_number(evaluation, "parameters.total");
+  ASSERT_TRUE(number);
+  const auto down = std::find_if(number->terms.begin(), number->terms.end(),
+                                 [](const Term& term) { return term.name == "model.layers.*.mlp.down_proj.weight"; });
+  ASSERT_NE(down, number->terms.end());
+  EXPECT_EQ(down->count, 16);
+  EXPECT_EQ(down->value, std::int64_t{16} * 8192 * 2048);
+  EXPECT_EQ(down->first_layer, 0);
+  EXPECT_EQ(down->last_layer, 15);
+}
+
 using Asked = std::vector<std::string>;
 INSTANTIATE_TEST_SUITE_P(
-    Scenarios, ExplainNumber,
+    Scenarios, ExplainNumbers,
     ::testing::Values(Asked{"llama-3.2-1b", "zero.stage=0"}, Asked{"qwen2.5-0.5b", "zero.stage=3", "sequence=1024"},
                       Asked{"qwen3-30b-a3b", "zero.stage=3", "expert_parallel=8", "sequence=1024", "recompute=full"},
+                      Asked{"llama-3.2-1b", "engine=fsdp2", "sequence=1024"},
+                      Asked{"qwen1.5-moe-a2.7b", "engine=ddp", "sequence=256"},
                       Asked{"llama-3.2-1b", "zero.stage=1", "moe.implementation=native", "moe.num_experts=[8]",
                             "expert_parallel=8", "sequence=1024"}));
 
