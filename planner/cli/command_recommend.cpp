@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 
 #include "planner/cli/commands.hpp"
@@ -21,10 +22,36 @@ void keep_freed_memory() {
   mallopt(M_TOP_PAD, 16 << 20);
 }
 
+/// What is wrong with a global batch that no plan of these GPUs makes: every rank runs whole micro-batches, so it is a
+/// multiple of world size x (what is stated of micro-batch and accumulation).  Where the number of GPUs is open, of the
+/// smallest that the search tries: an odd one is not halved.
+std::optional<Diagnostic> indivisible(const Plan& asked, std::int64_t global_batch) {
+  if (global_batch == 0) return std::nullopt;
+  std::int64_t gpus = asked.world_size;
+  if (!asked.states("/world_size"))
+    while (gpus % 2 == 0) gpus /= 2;
+  std::int64_t multiple = gpus;
+  std::string of = fmt::format("{} GPU{}", gpus, gpus == 1 ? "" : "s");
+  if (asked.states("/micro_batch")) {
+    multiple *= asked.micro_batch;
+    of += fmt::format(" x micro-batch {}", asked.micro_batch);
+  }
+  if (asked.states("/gradient_accumulation")) {
+    multiple *= asked.gradient_accumulation;
+    of += fmt::format(" x {} micro-batches a step", asked.gradient_accumulation);
+  }
+  if (global_batch % multiple == 0) return std::nullopt;
+  const std::int64_t nearest = std::max<std::int64_t>(1, (global_batch + (multiple - 1) / 2) / multiple) * multiple;
+  return make_error("cli.global_batch", fmt::format("--global-batch {} is no multiple of {}", global_batch, of),
+                    fmt::format("the nearest that is: --global-batch {}", nearest));
+}
+
 int recommend(const RecommendOptions& options) {
   keep_freed_memory();
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
+  if (const auto wrong = indivisible(inputs->scenario().plan, options.global_batch))
+    return refuse({*wrong}, options.inputs.json);
   const auto calibration = load_calibration(options.inputs.calibration, *inputs->cluster());
   if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   print_diagnostics(calibration.diagnostics());

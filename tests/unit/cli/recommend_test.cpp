@@ -2,6 +2,7 @@
 // files that read back; an honest word where nothing fits or the time was up.
 #include <gmock/gmock.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -95,6 +96,23 @@ TEST_F(Recommend, says_that_nothing_fits_and_what_lacks_least) {
   EXPECT_TRUE(answer["plans"].empty());
   EXPECT_FALSE(answer["nearest"].is_null());
   EXPECT_EQ(sum_of_counts(answer["excluded"]), answer["considered"].get<std::int64_t>());
+}
+
+TEST_F(Recommend, refuses_a_global_batch_that_no_plan_makes_and_names_the_nearest) {
+  // (asked, stated micro-batch, multiple, nearest)
+  for (const auto& [batch, set, of, nearest] :
+       {std::array{"7", "sequence=512", "no multiple of 2 GPUs", "--global-batch 6\n"},
+        std::array{"1", "sequence=512", "no multiple of 2 GPUs", "--global-batch 2\n"},
+        std::array{"1000003", "micro_batch=4", "no multiple of 2 GPUs x micro-batch 4", "--global-batch 1000000\n"}}) {
+    const ProgramRun refused = run(with({"--gpus", "2", "--global-batch", batch, "--set", set}));
+    EXPECT_EQ(refused.code, 1) << batch;
+    EXPECT_EQ(refused.out, "");
+    EXPECT_THAT(refused.err, testing::AllOf(testing::HasSubstr(of), testing::HasSubstr(nearest)));
+  }
+}
+
+TEST_F(Recommend, takes_fewer_gpus_for_a_batch_that_all_do_not_divide) {
+  EXPECT_EQ(run_json(with({"--global-batch", "7"}))["plans"][0]["plan"]["world_size"], 1);
 }
 
 TEST_F(Recommend, admits_that_the_time_was_up) {
