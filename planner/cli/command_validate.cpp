@@ -178,6 +178,13 @@ int validate(const ValidateOptions& options) {
   } else {
     print_text(validation, options);
   }
+  if (has_errors(validation.diagnostics) && validation.rows.empty()) return exit_code::input;
+  if (within && validation.rows.empty()) {
+    finish_output();
+    fmt::print(stderr, "plimsoll validate: --within {:g}: there is no figure whose error could be judged\n",
+               *options.within);
+    return exit_code::beyond;
+  }
   const bool beyond = within && std::any_of(validation.rows.begin(), validation.rows.end(),
                                             [&](const Comparison& row) { return std::abs(row.error) > *within; });
   if (beyond) return exit_code::beyond;
@@ -195,7 +202,8 @@ std::function<int()> declare_validate(CLI::App& app) {
   app.add_option("--figure", options->figures, "only figures whose name holds this text; repeatable")
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--within", options->within, "exit with 5 if an error is beyond this many percent")
+  app.add_option("--within", options->within,
+                 "exit with 5 if an error is beyond this many percent, or there is none to judge")
       ->type_name("PERCENT")
       ->check(number_from(0, 1e9));
   app.add_option("--calibration", options->calibration, "a calibration.json or a preset; default: each cluster's");

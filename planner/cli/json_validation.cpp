@@ -34,6 +34,7 @@ std::string validation_json(const Validation& validation) {
     if (const auto within = row.within()) one["within_interval"] = *within;
     json["given_routing"].push_back(std::move(one));
   }
+  json["first_steps_left_out"] = validation.first_steps;
   json["unanswered"] = Json::array();
   for (const Unanswered& row : validation.unanswered)
     json["unanswered"].push_back({{"id", row.id}, {"reason", row.reason}});

@@ -12,6 +12,8 @@
 namespace plimsoll {
 namespace {
 
+constexpr const char* row_help = "rows are objects with id, cluster, model, plan and measured";
+
 struct Span {
   std::size_t begin = 0, end = 0;
 };
@@ -60,10 +62,10 @@ class TableReader {
     const Node& root = document_.root();
     const Node* rows = root.is_array() ? &root : root.find("rows");
     if (rows == nullptr || !rows->is_array()) {
-      error(root, {}, "table.form", "this is no table of measured runs: it has no array \"rows\"",
-            "rows are objects with id, cluster, model, plan and measured");
+      error(root, {}, "table.form", "this is no table of measured runs: it has no array \"rows\"", row_help);
       return;
     }
+    if (rows->items().empty()) error(*rows, {}, "table.empty", "the table holds no rows", row_help);
     for (std::size_t i = 0; i < rows->items().size(); ++i) read_row(*rows->items()[i], i);
   }
 

@@ -82,6 +82,8 @@ TEST(MeasuredTable, AFileOfSomethingElseIsRefused) {
   EXPECT_THAT(codes(read_measured_table(source(R"({"vocab_size": 5})"))), ElementsAre("table.form "));
   EXPECT_THAT(codes(read_measured_table(source("{\"rows\": [{\"id\": 1}")))[0], HasSubstr("json.syntax"));
   EXPECT_THAT(codes(read_measured_table(source("", "empty.csv"))), ElementsAre("table.form "));
+  EXPECT_THAT(codes(read_measured_table(source("[]"))), ElementsAre("table.empty "));
+  EXPECT_THAT(codes(read_measured_table(source(R"({"rows": []})"))), ElementsAre("table.empty /rows"));
 }
 
 TEST(MeasuredTable, CsvHasTheSameColumns) {
@@ -133,6 +135,35 @@ TEST(Validate, ExitsWithFiveBeyondTheGivenErrorAndPrintsItsObject) {
   const TemporaryFile table("[" + row("a", R"({"allocated_peak_bytes": 20000000})") + "]");
   EXPECT_EQ(run_json({"validate", table.path(), "--within", "0.001"}, 5)["rows"].size(), 1U);
   run_json({"validate", table.path(), "--within", "10000"}, 0);
+}
+
+TEST(Validate, DoesNotPassWhereNothingIsCompared) {
+  const TemporaryFile empty("[]");
+  for (const auto& more : {std::vector<std::string>{}, {"--within", "5"}}) {
+    std::vector<std::string> arguments{"validate", empty.path()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const auto result = run(arguments);
+    EXPECT_EQ(result.code, 1);
+    EXPECT_THAT(result.err, HasSubstr(empty.path() + ":1:1: error[table.empty]: the table holds no rows"));
+  }
+  const TemporaryFile unknown(R"([{"id": "a", "cluster": "2xnope", "model": "llama-3.1-8b", "plan": {"zero": 3},
+                                   "measured": {"allocated_peak_bytes": 1000000000}}])");
+  const auto result = run({"validate", unknown.path(), "--within", "5"});
+  EXPECT_EQ(result.code, 5);
+  EXPECT_THAT(result.err, HasSubstr("no figure whose error could be judged"));
+}
+
+TEST(Validate, CountsInItsObjectTheFirstStepsThatAGivenRoutingLeavesOut) {
+  const TemporaryFile table(R"([{"id": "a", "cluster": "1xh200", "process": "fresh",
+    "model": {"model_type": "mixtral", "hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 1000, "num_local_experts": 2,
+              "num_experts_per_tok": 1, "max_position_embeddings": 4096, "tie_word_embeddings": false},
+    "plan": {"engine": "ddp", "micro_batch": 1, "sequence": 128,
+             "routing": {"kind": "histogram", "counts": [[[100, 28]]]}},
+    "measured": {"allocated_peak_bytes": 20000000,
+                 "phases": {"first_step_forward": {"allocated_bytes_at_end": 20000000},
+                            "first_step_step": {"allocated_peak_bytes": 20000000}}}}])");
+  EXPECT_EQ(run_json({"validate", table.path()})["first_steps_left_out"], 2);
 }
 
 TEST(Validate, AFigureThatIsAPowerOf1024AwayIsInAnotherUnitAndNoError) {
