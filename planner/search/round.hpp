@@ -122,7 +122,7 @@ class Round {
   bool time_is_up() const;
   bool evaluations_are_due() const;
   double aim_at_what_fits(Open& open) const;
-  std::vector<Task> take_what_fits(std::size_t most);
+  std::vector<Task> take_what_fits(std::size_t threads);
   std::vector<CandidateId> choose(const Open& open) const;
   std::vector<Task> next_tasks();
   void take(Queue& queue, std::size_t most, std::vector<Task>& tasks);

@@ -178,8 +178,8 @@ double Round::aim_at_what_fits(Open& open) const {
   return least;
 }
 
-/// For a first answer: evaluates the best of what was estimated so far, a plan a thread.
-std::vector<Round::Task> Round::take_what_fits(std::size_t most) {
+/// The best of what was estimated so far and beats the best plan found: estimated closely, then evaluated, a plan a thread.
+std::vector<Round::Task> Round::take_what_fits(std::size_t threads) {
   std::vector<std::pair<double, Open>> opens;
   for (; !begun_.empty(); begun_.pop()) {
     Open open = begun_.top();
@@ -189,13 +189,21 @@ std::vector<Round::Task> Round::take_what_fits(std::size_t most) {
   }
   std::stable_sort(opens.begin(), opens.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Task> tasks;
+  std::size_t evaluations = 0;
   for (auto& [time, open] : opens) {
-    if (tasks.size() == most || std::isinf(time)) {
+    const bool is_worth_it = std::isfinite(time) && !is_beaten(time, open.target);
+    if (!is_worth_it || evaluations == threads || tasks.size() == tasks_a_thread * threads) {
       begun_.push(std::move(open));
       continue;
     }
     Task& task = tasks.emplace_back();
-    task.ids = {open.target};
+    if (context_.memo.estimate(open.target)->is_close) {
+      task.ids = {open.target};
+      ++evaluations;
+    } else {
+      task.what = OutlineOf::close_step;
+      task.asked = {open.target};
+    }
     task.open = std::move(open);
   }
   return tasks;
@@ -211,8 +219,9 @@ std::vector<Round::Task> Round::next_tasks() {
     take(queue_, most, tasks);
     return tasks;
   }
-  if (!result_.best && evaluations_are_due()) tasks = take_what_fits(threads);
-  std::size_t evaluations = tasks.size();
+  if (evaluations_are_due()) tasks = take_what_fits(threads);
+  auto evaluations = static_cast<std::size_t>(
+      std::count_if(tasks.begin(), tasks.end(), [](const Task& task) { return !task.ids.empty(); }));
   while (evaluations < threads && !(queue_.empty() && begun_.empty())) {
     if (tasks.size() >= threads * (evaluations > 0 ? tasks_beside_evaluations : tasks_a_thread)) break;
     const bool go_on =
