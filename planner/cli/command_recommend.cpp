@@ -63,7 +63,7 @@ int recommend(const RecommendOptions& options) {
     return exit_code::no_plan;
   }
   if (options.emit.empty()) return exit_code::ok;
-  emit_plan(recommendation, options.emit);
+  emit_plan(recommendation, options.emit, options.inputs);
   fmt::print(stderr, "wrote {}: plan.json, {}launch.sh, report.md\n", options.emit,
              recommendation.search.best->plan.engine == Engine::deepspeed ? "ds_config.json, " : "");
   return exit_code::ok;

@@ -71,7 +71,8 @@ std::vector<std::string> deciding_assumptions(const Recommendation& recommendati
                                               double budget_s);
 
 /// Writes plan.json, ds_config.json (engine deepspeed), launch.sh and report.md for the recommended plan.
+/// @param inputs what --model and --cluster named, which launch.sh of engine plimsoll names again; empty: the specs' own names
 /// @throws MachineError if the folder or a file cannot be written
-void emit_plan(const Recommendation& recommendation, const std::string& folder);
+void emit_plan(const Recommendation& recommendation, const std::string& folder, const InputOptions& inputs = {});
 
 }  // namespace plimsoll

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -88,6 +89,25 @@ TEST_F(Recommend, emits_files_that_read_back_as_its_plan) {
   EXPECT_THAT(text_of(folder / "launch.sh"), testing::AllOf(testing::HasSubstr("torchrun"), testing::HasSubstr("srun"),
                                                             testing::HasSubstr("deepspeed ")));
   EXPECT_THAT(text_of(folder / "report.md"), testing::HasSubstr("Why this one"));
+}
+
+TEST_F(Recommend, starts_a_plan_of_its_own_engine_with_its_own_program) {
+  const TemporaryFolder temporary;
+  const std::filesystem::path folder = temporary.path() / "emitted";
+  run_json(with({"--gpus", "2", "--set", "engine=plimsoll", "--set", "sequence=512", "--emit", folder.string()}));
+  // In place of torchrun: what it is told to start.
+  temporary.write("torchrun", "#!/bin/sh\nfor word; do echo \"$word\"; done >\"$TOLD\"\n");
+  std::filesystem::permissions(temporary.path() / "torchrun", std::filesystem::perms::owner_all);
+  const std::string told = (temporary.path() / "told").string();
+  ASSERT_EQ(std::system(("TOLD=" + told + " PATH=" + temporary.path().string() + ":$PATH " +
+                         (folder / "launch.sh").string() + " torchrun --steps 3")
+                            .c_str()),
+            0);
+  EXPECT_EQ(text_of(told), "--nnodes=1\n--nproc_per_node=2\n--standalone\n--no-python\n--\nplimsoll-run\n--model\n" +
+                               model.path() + "\n--cluster\n2xh200\n--plan\nplan.json\n--backend\ncuda\n--steps\n3\n");
+  EXPECT_THAT(text_of(folder / "report.md"),
+              testing::AllOf(testing::HasSubstr("plimsoll-run trains the model by plan.json"),
+                             testing::Not(testing::HasSubstr("the training code has to do"))));
 }
 
 TEST_F(Recommend, says_that_nothing_fits_and_what_lacks_least) {
