@@ -202,7 +202,9 @@ int compare_kineto(const CompareOptions& options) {
 int compare_log(const CompareOptions& options) {
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
-  const Result<RunLog> log = read_run_log(load_source(options.run_log));
+  const auto file = load_unpacked(options.run_log);
+  if (!file) return refuse(file.diagnostics(), options.inputs.json);
+  const Result<RunLog> log = read_run_log(*file);
   if (!log) return refuse(log.diagnostics(), options.inputs.json);
   print_diagnostics(log.diagnostics());
   const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
@@ -246,7 +248,7 @@ std::function<int()> declare_compare(CLI::App& app) {
                  "a trace of torch.profiler of one steady step (Chrome JSON, CUDA activities), also compressed")
       ->excludes(trace);
   app.add_option("--run-log", options->run_log,
-                 "what plimsoll-run --log wrote: memory, volumes and step time beside it")
+                 "what plimsoll-run --log wrote, also compressed: memory, volumes and step time beside it")
       ->excludes(trace);
   app.add_option("--threshold", options->threshold, "smaller allocations are left out")
       ->type_name("SIZE")

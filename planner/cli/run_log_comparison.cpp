@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -13,6 +14,7 @@
 #include "planner/cli/json_text.hpp"
 #include "planner/cli/simulated.hpp"
 #include "planner/cli/table.hpp"
+#include "planner/spec/limits.hpp"
 
 namespace plimsoll {
 namespace {
@@ -36,7 +38,29 @@ std::string text(const Json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-bool is_positive(const Json& object, const char* key) { return number(object, key) > 0; }
+/// Beyond these no step was run; within them whole numbers are exact in a double or far beyond what is looked at by the byte.
+constexpr double most_steps = 1e15, most_bytes = limits::bytes, least_time_s = 1e-9, most_time_s = 1e9;
+
+bool is_within(const Json& object, const char* key, double least, double most) {
+  const double value = number(object, key);
+  return value >= least && value <= most;
+}
+
+/// Why a line cannot be used; empty if it can.
+std::string what_is_wrong(const Json& line) {
+  if (!line.is_object() || !is_within(line, "step", 1, most_steps)) return "this is no step of a run";
+  if (!is_within(line, "step_time_s", least_time_s, most_time_s))
+    return fmt::format("step_time_s is no positive number from {:g} to {:g}", least_time_s, most_time_s);
+  for (const char* key : {"high_water_bytes", "sent_bytes"}) {
+    if (!is_within(line, key, 0, most_bytes)) return fmt::format("{} is no number from 0 to {:g}", key, most_bytes);
+  }
+  return {};
+}
+
+/// A loss that went beyond all bounds keeps its line short.
+std::string loss_in_words(double loss) {
+  return std::abs(loss) < 1e6 ? fmt::format("{:.4f}", loss) : fmt::format("{:.4g}", loss);
+}
 
 std::string shown(const RunFigure& figure, double value) {
   return figure.name == "step time" ? format(Seconds(value)) : format_count(static_cast<std::int64_t>(value));
@@ -62,8 +86,8 @@ Result<RunLog> read_run_log(const std::shared_ptr<const SourceFile>& file) {
   constexpr const char* origin = "a log that plimsoll-run --log FILE wrote";
   RunLog log;
   Diagnostics left_out;
-  const auto leave_out = [&](int line, const char* why) {
-    left_out.push_back(wrong("compare.log", file, why, "the line is left out"));
+  const auto leave_out = [&](int line, std::string why) {
+    left_out.push_back(wrong("compare.log", file, std::move(why), "the line is left out"));
     left_out.back().severity = Severity::warning;
     left_out.back().place.line = line;
     left_out.back().place.column = 1;
@@ -78,15 +102,15 @@ Result<RunLog> read_run_log(const std::shared_ptr<const SourceFile>& file) {
       log.digest = json.is_object() ? text(json, "digest") : "";
       if (log.digest.empty()) return wrong("compare.log", file, "the first line states no digest of a program", origin);
       log.backend = text(json, "backend");
+      const std::size_t end = file->text.find('\n');
+      log.head = place_in(file, 0, std::min(end, file->text.size()));
       continue;
     }
     const bool torn = lines.eof() && !json.is_object();
     if (torn) {
       leave_out(count, "the last line is cut short");
-    } else if (!json.is_object() || !is_positive(json, "step")) {
-      leave_out(count, "this is no step of a run");
-    } else if (!is_positive(json, "step_time_s")) {
-      leave_out(count, "step_time_s is no positive number");
+    } else if (std::string why = what_is_wrong(json); !why.empty()) {
+      leave_out(count, std::move(why));
     } else {
       const auto skipped = json.find("skipped");
       log.steps.push_back({static_cast<std::int64_t>(number(json, "step")), number(json, "loss"),
@@ -106,10 +130,10 @@ Result<RunLog> read_run_log(const std::shared_ptr<const SourceFile>& file) {
 Result<std::vector<RunFigure>> compare_run(const Evaluation& evaluation, const RunLog& log,
                                            const Calibration& calibration) {
   if (log.digest != evaluation.program.digest)
-    return wrong(
-        "compare.digest", nullptr,
+    return make_error(
+        "compare.digest",
         fmt::format("the log is of program {}, these inputs make program {}", log.digest, evaluation.program.digest),
-        "give the model, cluster and plan that were run");
+        "give the model, cluster and plan that were run", log.head);
   const RankProgram& rank = evaluation.rank_program();
   std::int64_t wire = 0;
   for (const VolumeRow& row : account_volume(evaluation.program, rank, evaluation.scenario.cluster).rows) {
@@ -133,9 +157,9 @@ std::string run_comparison_text(const std::vector<RunFigure>& figures, const Run
     table.row({figure.name, shown(figure, figure.predicted), figure.measured ? shown(figure, *figure.measured) : "-",
                figure.measured ? fmt::format("{:+.2f} %", 100 * figure.error()) : ""});
   }
-  return fmt::format("{}\n  {} on the {} backend, loss {:.4f} to {:.4f}\n\ndigest {}\n", table.text(2),
+  return fmt::format("{}\n  {} on the {} backend, loss {} to {}\n\ndigest {}\n", table.text(2),
                      log.steps.size() == 1 ? "1 step" : fmt::format("{} steps", log.steps.size()), log.backend,
-                     log.steps.front().loss, log.steps.back().loss, log.digest);
+                     loss_in_words(log.steps.front().loss), loss_in_words(log.steps.back().loss), log.digest);
 }
 
 std::string run_comparison_json(const std::vector<RunFigure>& figures, const RunLog& log) {

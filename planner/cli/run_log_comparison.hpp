@@ -23,6 +23,7 @@ struct RunStep {
 /// What a log of JSON lines says: its head, then one line a step.
 struct RunLog {
   std::string digest, backend;
+  Place head;  ///< the line that states them
   std::vector<RunStep> steps;
   std::int64_t high_water_bytes = 0;
   std::int64_t sent_bytes = 0;  ///< of the last step; 0: not counted

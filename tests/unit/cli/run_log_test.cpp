@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include "planner/account/arena.hpp"
 #include "planner/cli/common_inputs.hpp"
@@ -93,7 +94,8 @@ TEST_F(RunLogs, OfAnotherProgramAreRefused) {
                           step(1, 1));
   const auto result = run(command(log.path()));
   EXPECT_EQ(result.code, 1);
-  EXPECT_THAT(result.err, HasSubstr("the log is of program 0123456789abcdef"));
+  EXPECT_THAT(result.err,
+              HasSubstr(log.path() + ":1:1: error[compare.digest]: the log is of program 0123456789abcdef"));
 }
 
 TEST_F(RunLogs, BeyondTheAllowedErrorIsFive) {
@@ -117,6 +119,32 @@ TEST_F(RunLogs, DamagedLinesAreToldAndTheOthersUsed) {
                              HasSubstr("run.log:5:1: "),
                              HasSubstr("run.log:7:1: warning[compare.log]: the last line is "
                                        "cut short")));
+}
+
+TEST_F(RunLogs, NumbersBeyondAnyRunAreToldAndTheOthersUsed) {
+  const auto log = read_run_log(source(
+      head() + step(1, 2, bytes(7)) + R"({"step":1e300,"step_time_s":1})" + "\n" + step(2, 1e-300) + step(3, 1e300) +
+          step(4, 1, R"(,"high_water_bytes":1e300)") + step(5, 1, R"(,"sent_bytes":-1e300)") + step(6, 3, bytes(7)),
+      "run.log"));
+  ASSERT_TRUE(log);
+  EXPECT_EQ(log->steps.size(), 2U);
+  EXPECT_EQ(log->high_water_bytes, arena);
+  EXPECT_THAT(
+      format(log.diagnostics()),
+      testing::AllOf(HasSubstr("run.log:3:1: warning[compare.log]: this is no step of a run"),
+                     HasSubstr("run.log:4:1: warning[compare.log]: step_time_s is no positive number from 1e-09"),
+                     HasSubstr("run.log:5:1: "), HasSubstr("run.log:6:1: warning[compare.log]: high_water_bytes"),
+                     HasSubstr("run.log:7:1: warning[compare.log]: sent_bytes")));
+}
+
+TEST_F(RunLogs, CompressedAreUnpacked) {
+  const test::TemporaryFolder folder;
+  const std::string path = (folder.path() / "run.log.gz").string();
+  const std::string log = head() + step(1, 9.0, bytes()) + step(2, 0.5, bytes());
+  const gzFile stream = gzopen(path.c_str(), "wb");
+  gzwrite(stream, log.data(), static_cast<unsigned>(log.size()));
+  gzclose(stream);
+  EXPECT_EQ(run_json(command(path))["figures"][2]["measured"], 0.5);
 }
 
 TEST_F(RunLogs, WithoutAHeadOrAStepAreRefused) {
