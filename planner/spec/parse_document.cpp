@@ -3,8 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "planner/spec/document.hpp"
 #include "planner/spec/document_storage.hpp"
@@ -42,22 +44,59 @@ class CountingIterator {
   const char** furthest_;
 };
 
-/// "[json.exception...] parse error at line 1, column 8: syntax error while parsing value - unexpected '}'; last read: '…'"
-/// without what our own place says, and without the raw text.
-std::string in_plain_words(std::string message) {
-  for (const std::string_view start : {"syntax error ", "number overflow "}) {
-    const std::size_t at = message.find(start);
-    if (at != std::string::npos) {
-      message.erase(0, at);
-      break;
-    }
-  }
-  const std::size_t raw = message.find("; last read: '");
-  if (raw != std::string::npos) {
-    const std::size_t end = message.find("'; expected ", raw);
-    message.erase(raw, end == std::string::npos ? end : end + 1 - raw);
-  }
-  return message;
+/// What is wrong with the syntax, and what would be right.
+struct SyntaxError {
+  std::string message;
+  const char* help;
+};
+
+/// Of what the lexer refuses within a token, by the reason that it gives.
+std::optional<SyntaxError> within_a_token(std::string_view reason) {
+  // Where no value is due, a word is no misspelt value: what is missing before it is told instead.
+  const bool is_word = reason.find("invalid literal") != std::string_view::npos;
+  if (is_word && reason.find("while parsing value") == std::string_view::npos) return std::nullopt;
+  struct Refused {
+    std::string_view reason;
+    const char *message, *help;
+  };
+  static constexpr std::array<Refused, 9> all = {{
+      {"invalid literal", "this is no value",
+       "a value is a number, true, false, null, text in double quotes, an array in [] or an object in {}"},
+      {"invalid number", "this is no number", "digits, at most one point between them and an exponent, as in -2.5e-3"},
+      {"number overflow", "the number is too large", "numbers go up to 1.8e308"},
+      {"missing closing quote", "the closing quote of a string is missing", "text ends with a double quote"},
+      {"control character", "a line break, a tab or another control character stands in a string",
+       "a double quote may be missing before it; within text write \\n for a line break and \\t for a tab"},
+      {"ill-formed UTF-8", "this byte is no UTF-8", "save the file as UTF-8"},
+      {"invalid BOM", "the file begins with a broken byte order mark", "save the file as UTF-8"},
+      {"invalid string", "there is no such escape in a string",
+       "\\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u with four hex digits; a backslash itself is written \\\\"},
+      {"invalid comment", "the comment is never closed", "/* and */ enclose a comment"},
+  }};
+  for (const Refused& refused : all)
+    if (reason.find(refused.reason) != std::string_view::npos) return SyntaxError{refused.message, refused.help};
+  return std::nullopt;
+}
+
+/// Of a token in the wrong place: what is due there, from what the parser was at.
+SyntaxError between_tokens(std::string_view reason) {
+  const auto was_at = [&](std::string_view what) {
+    return reason.find(fmt::format("while parsing {} -", what)) != std::string_view::npos;
+  };
+  const bool closes = reason.find("unexpected '}'") != std::string_view::npos ||
+                      reason.find("unexpected ']'") != std::string_view::npos;
+  if (was_at("object separator")) return {"a colon is missing", "a key and its value are written \"key\": value"};
+  if (was_at("object key"))
+    return {reason.find("unexpected end of input") == std::string_view::npos
+                ? "a key in double quotes is missing"
+                : "a key in double quotes or the closing } is missing",
+            closes ? "leave out the comma before it" : "an object is written {\"key\": value, \"other\": value}"};
+  if (was_at("object")) return {"a comma or the closing } is missing", "members of an object are separated by commas"};
+  if (was_at("array")) return {"a comma or the closing ] is missing", "values of an array are separated by commas"};
+  if (reason.find("expected end of input") != std::string_view::npos)
+    return {"this stands after the end of the document", "a document is one value, mostly one object in {}"};
+  return {"a value is missing", closes ? "state it, or leave out the comma before it"
+                                       : "a number, true, false, null, text in double quotes, an array or an object"};
 }
 
 /// Length in the text of a token that nlohmann prints with control characters as <U+0000>.
@@ -152,11 +191,18 @@ class DocumentBuilder final : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(std::size_t position, const std::string& token, const nlohmann::detail::exception& reason) override {
     const std::string& text = json_.text();
-    std::string message = in_plain_words(reason.what());
+    // What was read last may hold any words: it is no part of the reason.
+    std::string message = reason.what();
+    const std::size_t raw = message.find("; last read: '");
+    if (raw != std::string::npos) {
+      const std::size_t more = message.find("'; expected ", raw);
+      message.erase(raw, more == std::string::npos ? more : more + 1 - raw);
+    }
+    SyntaxError syntax = within_a_token(message).value_or(between_tokens(message));
     std::size_t end = std::min(position, text.size());
     std::size_t begin = end;
     if (position > text.size()) {
-      message = fmt::format("the file ends too early: {}", message);
+      syntax.message = fmt::format("the file ends too early: {}", syntax.message);
     } else {
       begin = token_begin(text, end, message, token);
       if (begin < text.size() && is_word(text[begin])) {
@@ -165,7 +211,7 @@ class DocumentBuilder final : public nlohmann::json_sax<nlohmann::json> {
       }
     }
     const std::size_t at = json_.source_offset(begin);
-    error("json.syntax", at, std::max(json_.source_offset(end), at + 1), message);
+    error("json.syntax", at, std::max(json_.source_offset(end), at + 1), std::move(syntax.message), syntax.help);
     return false;
   }
 
@@ -253,8 +299,9 @@ class DocumentBuilder final : public nlohmann::json_sax<nlohmann::json> {
     }
   }
 
-  void error(std::string code, std::size_t begin, std::size_t end, std::string message) {
+  void error(std::string code, std::size_t begin, std::size_t end, std::string message, std::string help = {}) {
     Diagnostic diagnostic;
+    diagnostic.help = std::move(help);
     diagnostic.code = std::move(code);
     diagnostic.place = place_in(storage_->file, begin, end);
     diagnostic.message = std::move(message);

@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "planner/base/format.hpp"
 #include "planner/spec/ds_lint.hpp"
 #include "planner/spec/limits.hpp"
 #include "planner/spec/plan_draft.hpp"
@@ -114,10 +115,18 @@ void read_moe(Section& top) {
 
 /// counts: [layer][rank][expert].
 void read_counts(const Node& counts, Routing& routing, PlanDraft& draft) {
-  const auto wrong = [&](const Node& node) {
-    draft.report(Severity::error, "plan.type", node.place(),
-                 fmt::format("{} is {}", node.pointer(), node.kind_in_words()),
-                 "counts are whole numbers of tokens, as an array of layers of ranks of experts");
+  constexpr std::int64_t most = limits::bytes / limits::experts;
+  const auto wrong = [&](const Node& node, const char* code = "plan.type") {
+    constexpr std::size_t longest = 40;
+    const bool is_short_number = node.is_number() && node.source().size() <= longest;
+    const std::string value = is_short_number                           ? std::string(node.source())
+                              : node.is_array() && node.items().empty() ? "an empty array"
+                                                                        : node.kind_in_words();
+    draft.report(Severity::error, code, node.place(),
+                 fmt::format("{} is {}", node.pointer().empty() ? "the document" : node.pointer(), value),
+                 fmt::format("counts are whole numbers of tokens from 0 to {}, as an array of layers of ranks of "
+                             "experts, at least one of each",
+                             format_count(most)));
   };
   routing.counts.clear();
   if (!counts.is_array() || counts.items().empty()) return wrong(counts);
@@ -128,9 +137,9 @@ void read_counts(const Node& counts, Routing& routing, PlanDraft& draft) {
       if (!rank->is_array() || rank->items().empty()) return wrong(*rank);
       auto& experts = ranks.emplace_back();
       for (const Node* expert : rank->items()) {
-        if (expert->kind() != Node::Kind::integer || expert->as_int() < 0 ||
-            expert->as_int() > limits::bytes / limits::experts)
-          return wrong(*expert);
+        const bool is_whole = expert->kind() == Node::Kind::integer;
+        if (!is_whole && !expert->beyond_int64()) return wrong(*expert);
+        if (!is_whole || expert->as_int() < 0 || expert->as_int() > most) return wrong(*expert, "plan.range");
         experts.push_back(expert->as_int());
       }
     }

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
+
 #include "planner/base/machine_error.hpp"
 #include "tests/unit/spec/source.hpp"
 
@@ -102,19 +104,40 @@ TEST(Document, DuplicateKeysAreErrorsThatNameBothPlaces) {
 
 TEST(Document, ASyntaxErrorPointsAtTheToken) {
   EXPECT_EQ(errors("{\n  \"a\": tru\n}"),
-            "test.json:2:8: error[json.syntax]: syntax error while parsing value - invalid literal\n"
+            "test.json:2:8: error[json.syntax]: this is no value\n"
             "    2 |   \"a\": tru\n"
-            "      |        ^~~\n");
-  EXPECT_EQ(
-      errors("{\"a\" \"b\"}"),
-      "test.json:1:6: error[json.syntax]: syntax error while parsing object separator - unexpected string literal; "
-      "expected ':'\n"
-      "    1 | {\"a\" \"b\"}\n"
-      "      |      ^~~\n");
-  EXPECT_THAT(errors("[1e999]"), HasSubstr("test.json:1:2: error[json.syntax]: number overflow parsing '1e999'"));
+            "      |        ^~~\n"
+            "help: a value is a number, true, false, null, text in double quotes, an array in [] or an object in {}\n");
+  EXPECT_EQ(errors("{\"a\" \"b\"}"),
+            "test.json:1:6: error[json.syntax]: a colon is missing\n"
+            "    1 | {\"a\" \"b\"}\n"
+            "      |      ^~~\n"
+            "help: a key and its value are written \"key\": value\n");
+  EXPECT_THAT(errors("[1e999]"), HasSubstr("test.json:1:2: error[json.syntax]: the number is too large"));
   EXPECT_THAT(errors("[\"\xff\"]"), HasSubstr("test.json:1:3: error[json.syntax]"));
   EXPECT_THAT(errors("{\"a\":"), HasSubstr("test.json:1:6: error[json.syntax]: the file ends too early"));
   EXPECT_THAT(errors(""), HasSubstr("test.json:1:1: error[json.syntax]: the file ends too early"));
+}
+
+TEST(Document, ASyntaxErrorSaysInItsOwnWordsWhatIsMissing) {
+  for (const auto& [text, message, help] : {std::array{"{\"a\": }", "a value is missing", "leave out the comma"},
+                                            {"{\"a\": 1,}", "a key in double quotes is missing", "leave out the comma"},
+                                            {"{a: 1}", "a key in double quotes is missing", "{\"key\": value"},
+                                            {"{\"a\": 1 \"b\": 2}", "a comma or the closing } is missing", "commas"},
+                                            {"[1 x]", "a comma or the closing ] is missing", "commas"},
+                                            {"[1,]", "a value is missing", "leave out the comma"},
+                                            {"{} {}", "this stands after the end", "one value"},
+                                            {"[1.]", "this is no number", "-2.5e-3"},
+                                            {"[\"a\tb\"]", "a tab or another control character", "\\t"},
+                                            {"[\"\\q\"]", "no such escape", "\\\\"},
+                                            {"[\"a", "ends too early: the closing quote", "double quote"},
+                                            {"{\"a\": 1", "ends too early: a comma or the closing }", "commas"},
+                                            {"[\"invalid literal\" 1]", "a comma or the closing ]", "commas"}}) {
+    const std::string said = format(parse_document(source(text), Syntax::json).diagnostics());
+    EXPECT_THAT(said, HasSubstr(message)) << text;
+    EXPECT_THAT(said, HasSubstr(help)) << text;
+    EXPECT_THAT(said, testing::Not(HasSubstr("while parsing"))) << text;
+  }
 }
 
 TEST(Document, WhatIsNoTextOrTooDeepOrTooLargeIsAnError) {

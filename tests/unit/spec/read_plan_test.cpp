@@ -180,7 +180,7 @@ TEST(Routing, HistogramsAreArraysOfLayersRanksAndExpertsOrAFile) {
   EXPECT_THAT(errors_of(R"({"routing": {"kind": "histogram", "counts": [[1, 2]]}})"),
               ElementsAre("plan.type /routing/counts/0/0"));
   EXPECT_THAT(errors_of(R"({"routing": {"kind": "histogram", "counts": [[[-1]]]}})"),
-              ElementsAre("plan.type /routing/counts/0/0/0"));
+              ElementsAre("plan.range /routing/counts/0/0/0"));
 
   PlanContext context;
   std::string asked;
