@@ -16,7 +16,9 @@ namespace plimsoll {
 
 /// Simulated time: picoseconds, so that sums are exact and runs repeat.
 using SimTime = std::int64_t;
-constexpr SimTime to_sim(double seconds) { return static_cast<SimTime>(seconds * 1e12 + 0.5); }
+constexpr SimTime to_sim(double seconds) {
+  return static_cast<SimTime>(seconds * 1e12 + 0.5);  // NOLINT(bugprone-incorrect-roundings): no time is negative
+}
 constexpr double to_seconds(SimTime time) { return static_cast<double>(time) * 1e-12; }
 
 /// A lone collective: its time, and what it asks of the links while it runs.

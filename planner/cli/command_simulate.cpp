@@ -137,6 +137,7 @@ void print_path(const Evaluation& evaluation, const Timeline& timeline) {
     found->second.time += part.time;
   }
   std::vector<Part> lines;
+  lines.reserve(alike.size());
   for (auto& [key, part] : alike) lines.push_back(std::move(part));
   std::stable_sort(lines.begin(), lines.end(), [](const Part& a, const Part& b) { return a.time > b.time; });
   Table table({{"longest parts of the critical path"},

@@ -10,7 +10,7 @@
 #include "planner/spec/check_configuration.hpp"
 #include "planner/spec/scenario.hpp"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's
 class App;
 }
 

@@ -124,7 +124,7 @@ void Round::open_choices() {
     }
     const int last = last_micro_in_memory(bounds);
     exclude(bounds.states() > limit_.device_memory ? reason::states : reason::activations,
-            count(static_cast<std::size_t>(last + 1), sizes.size()));
+            count(static_cast<std::size_t>(last) + 1, sizes.size()));
     if (last < 0) continue;
     Open open;
     open.choice = i;

@@ -131,11 +131,11 @@ class Round {
   void evaluate(Task& task, double best) const;
   void close_rest();
   bool fits(const Evaluated& evaluated) const;
-  bool is_beaten(double seconds_per_token, const CandidateId& id) const;
+  bool is_beaten(double time, const CandidateId& id) const;
   double turn_of(const Open& open) const;
   void learn(const CandidateId& id, double step_s);
   void learn_of(Open& open, const CandidateId& id);
-  void exclude(const char* reason, std::int64_t count = 1);
+  void exclude(const char* why, std::int64_t count = 1);
   int last_micro_in_memory(const PlanBounds& bounds) const;
 
   RoundContext& context_;

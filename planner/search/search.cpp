@@ -55,7 +55,8 @@ std::optional<Found> nearest_to_fit(RoundContext& context) {
   std::uint32_t smallest = 0;
   for (std::uint32_t i = 1; i < context.bounds.size(); ++i)
     if (context.bounds[i].device_memory(1) < context.bounds[smallest].device_memory(1)) smallest = i;
-  for (std::uint16_t m = 0; m < space.micro_batches().size(); ++m) {
+  const auto sizes = static_cast<std::uint16_t>(space.micro_batches().size());
+  for (std::uint16_t m = 0; m < sizes; ++m) {
     const auto accumulations = space.accumulations(space.choices()[smallest], space.micro_batches()[m]);
     if (accumulations.empty()) continue;
     const CandidateId id{smallest, m, accumulations.back()};

@@ -121,7 +121,7 @@ struct SearchResult {
   double seconds = 0;
 };
 
-SearchResult search_plans(const Space& space, const Evaluator& evaluate, const SearchOptions& options);
+SearchResult search_plans(const Space& space, const Evaluator& evaluate, const SearchOptions& asked);
 
 /// Those that no other beats or equals in every respect.
 std::vector<Found> pareto_front(const std::vector<Found>& plans);
