@@ -15,7 +15,8 @@ constexpr const char* examples =
     "/usr/share/common-licenses/GPL-3\n"
     "  plimsoll-run --model sparrow-moe --cluster 4xh200 --set expert_parallel=2 --set sequence=64 --steps 5\n"
     "  mpirun -n 4 plimsoll-run --model sparrow-dense --cluster 4xh200 --set sequence=64 --steps 5\n"
-    "  torchrun --nproc-per-node 4 --no-python -- plimsoll-run --model sparrow-dense --cluster 4xh200 --set sequence=64\n"
+    "  torchrun --nproc-per-node 4 --no-python -- plimsoll-run --model sparrow-dense --cluster 4xh200 --set "
+    "sequence=64\n"
     "Started alone, all ranks are threads of this program; under mpirun, srun or torchrun each process is one rank.\n";
 
 }  // namespace
