@@ -6,7 +6,9 @@
 #include <map>
 
 #include "planner/base/format.hpp"
+#include "planner/base/machine_error.hpp"
 #include "planner/cli/commands.hpp"
+#include "planner/cli/json_output.hpp"
 #include "planner/cli/terminal.hpp"
 
 namespace plimsoll {
@@ -63,9 +65,22 @@ int run_commands(const CommandLine& line, std::span<const Command> commands, int
   } catch (const CLI::ParseError& error) {
     return usage_error(line, error.what(), runs.contains(first) ? first : "");
   }
-  const int code = runs.at(app.get_subcommands().front()->get_name())();
-  finish_output();
-  return code;
+  const CLI::App& command = *app.get_subcommands().front();
+  for (const CLI::Option* option : command.get_options()) {
+    const std::vector<std::string>& values = option->results();
+    if (!option->get_lnames().empty() && std::find(values.begin(), values.end(), "") != values.end())
+      return usage_error(line, fmt::format("{} is empty", option->get_name()), first);
+  }
+  try {
+    const int code = runs.at(command.get_name())();
+    finish_output();
+    return code;
+  } catch (const MachineError& error) {
+    const CLI::Option* json = command.get_option_no_throw("--json");
+    if (json != nullptr && json->count() > 0 && !has_printed())
+      print(diagnostics_json({make_error("machine", error.what())}));
+    throw;
+  }
 }
 
 }  // namespace plimsoll

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "planner/cli/commands.hpp"
+#include "planner/cli/interrupt.hpp"
 #include "planner/cli/recommendation.hpp"
 #include "planner/cli/terminal.hpp"
 #include "planner/spec/limits.hpp"
@@ -46,7 +47,7 @@ std::optional<Diagnostic> indivisible(const Plan& asked, std::int64_t global_bat
                     fmt::format("the nearest that is: --global-batch {}", nearest));
 }
 
-int recommend(const RecommendOptions& options) {
+int recommend(RecommendOptions options) {
   keep_freed_memory();
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
@@ -55,6 +56,9 @@ int recommend(const RecommendOptions& options) {
   const auto calibration = load_calibration(options.inputs.calibration, *inputs->cluster());
   if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   print_diagnostics(calibration.diagnostics());
+  if (!options.emit.empty()) check_emit_folder(options.emit);
+  const Interrupt interrupt;
+  options.stop = interrupt.stop();
   const Recommendation recommendation = recommend(*inputs, *calibration, options);
   print(options.inputs.json ? recommend_json(recommendation) : recommendation_text(recommendation, true));
   if (!recommendation.search.best) {

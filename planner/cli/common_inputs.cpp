@@ -47,7 +47,8 @@ void Inputs::read_command_line() {
   const auto positive = [&](const std::optional<std::int64_t>& value, const char* option) {
     if (!value || (*value >= 1 && *value <= limits::world)) return true;
     diagnostics_.push_back(make_error(
-        "cli.range", fmt::format("{} {} is not between 1 and {}", option, *value, format_count(limits::world)), {}));
+        "cli.range", fmt::format("{} {} is not between 1 and {}", option, *value, format_count(limits::world)),
+        fmt::format("for example {} 8", option)));
     return false;
   };
   sets_ = options_.sets;

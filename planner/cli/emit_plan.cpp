@@ -2,7 +2,9 @@
 // the usual launchers, and report.md with the reasons and with what the training code itself has to do,
 // where the engine has one: plimsoll-run takes plan.json as it is (planner/cli/recommendation.hpp).
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
@@ -117,6 +119,16 @@ std::string left_to_the_code(const Scenario& scenario) {
 }
 
 }  // namespace
+
+void check_emit_folder(const std::string& folder) {
+  std::error_code error;
+  fs::path there = fs::absolute(folder, error).lexically_normal();
+  while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  if (!fs::is_directory(there, error))
+    throw MachineError(fmt::format("cannot make {}: {} is no folder", folder, there.string()));
+  if (access(there.c_str(), W_OK | X_OK) != 0)
+    throw MachineError(fmt::format("cannot write into {}: {}", there.string(), std::generic_category().message(errno)));
+}
 
 void emit_plan(const Recommendation& recommendation, const std::string& folder, const InputOptions& inputs) {
   std::error_code error;

@@ -190,21 +190,14 @@ Recommendation recommend(const Inputs& inputs, const Calibration& calibration, c
   search.budget_s = share_of_the_search * options.budget_s;
   search.accept_tight = options.accept_tight;
   search.runners_up = options.top - 1;
+  search.stop = options.stop;
   Progress progress("recommend");
   search.progress = [&](const SearchProgress& now) {
     if (options.progress) return options.progress(now);
     progress.step(progress_in_words(now));
   };
   const Space space(result.asked, options.global_batch);
-  const Evaluator evaluator = plan_evaluator(calibration);
-  const auto until_stopped = [&](const Scenario& scenario, double worth_s) {
-    if (!options.stop.stop_requested()) return evaluator(scenario, worth_s);
-    Evaluated refused;
-    refused.refused = true;
-    return refused;
-  };
-  result.search = search_plans(space, until_stopped, search);
-  if (options.stop.stop_requested()) return result;
+  result.search = search_plans(space, plan_evaluator(calibration), search);
   const SearchResult& found = result.search;
   if (!found.best && !found.nearest) return result;
   Scenario scenario = result.asked;
@@ -219,6 +212,7 @@ Recommendation recommend(const Inputs& inputs, const Calibration& calibration, c
   }
   // Looking around has what is left of the time, and a little more where that is nothing.
   const auto left_for = [&](double at_least, double at_most, double kept) {
+    if (options.stop.stop_requested()) return 0.0;
     return std::clamp(options.budget_s - seconds_since(start) - kept, at_least, at_most);
   };
   result.why = reasons(result, Clock::now() + std::chrono::milliseconds(std::lround(1e3 * left_for(0.2, 0.7, 0.4))));

@@ -23,7 +23,7 @@ struct RecommendOptions {
   std::string emit;                                     ///< folder; empty: none
   std::function<void(const SearchProgress&)> progress;  ///< empty: a line on the terminal
   std::stop_token
-      stop;  ///< where stop is requested every further plan counts as refused, and the result is worth nothing
+      stop;  ///< where stop is requested the best plan found so far is the answer, without looking around it
 };
 
 /// A plan of the list: a choice's best.
@@ -69,6 +69,9 @@ std::string recommend_json(const Recommendation& recommendation);
 /// fit.  Looks no longer than `budget_s`.
 std::vector<std::string> deciding_assumptions(const Recommendation& recommendation, const Calibration& calibration,
                                               double budget_s);
+
+/// @throws MachineError if emit_plan() could not write into that folder, for what is known before
+void check_emit_folder(const std::string& folder);
 
 /// Writes plan.json, ds_config.json (engine deepspeed), launch.sh and report.md for the recommended plan.
 /// @param inputs what --model and --cluster named, which launch.sh of engine plimsoll names again; empty: the specs' own names

@@ -26,6 +26,8 @@ const char* code_of(Colour colour) {
   return "";
 }
 
+bool printed = false;
+
 [[noreturn]] void output_failed() {
   throw MachineError(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
 }
@@ -48,8 +50,11 @@ std::string paint(std::string_view text, Colour colour) {
 }
 
 void print(std::string_view text) {
+  printed = true;
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) output_failed();
 }
+
+bool has_printed() { return printed; }
 
 void finish_output() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) output_failed();

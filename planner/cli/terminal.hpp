@@ -20,6 +20,8 @@ std::string paint(std::string_view text, Colour colour);
 
 /// Writes to standard output.  @throws MachineError where that fails (a full disk)
 void print(std::string_view text);
+/// True once print() was called.
+bool has_printed();
 /// Flushes standard output.  @throws MachineError likewise
 void finish_output();
 

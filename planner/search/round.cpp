@@ -86,7 +86,7 @@ RoundResult Round::run() {
   return std::move(result_);
 }
 
-bool Round::time_is_up() const { return Clock::now() >= (result_.best ? context_.deadline : context_.last_moment); }
+bool Round::time_is_up() const { return context_.is_over(result_.best ? context_.deadline : context_.last_moment); }
 
 void Round::exclude(const char* why, std::int64_t count) {
   if (count > 0) result_.excluded[why] += count;
@@ -295,12 +295,8 @@ void Round::close_rest() {
     if (!refresh(open)) continue;
     result_.proven = false;
     result_.least_bound = std::min(result_.least_bound, open.bound);
-    for (const CandidateId& id : open.live) {
-      const Memo::Estimate* estimate = context_.memo.estimate(id);
-      if (estimate == nullptr || estimate->step_s <= 0 || !is_expected_to_fit(*estimate)) continue;
-      const double time = seconds_per_token(context_.space, id, estimate->step_s);
-      result_.least_expected = std::min(result_.least_expected, std::max(open.bound, time));
-    }
+    for (const CandidateId& id : open.live)
+      result_.least_expected = std::min(result_.least_expected, std::max(open.bound, expected_if_it_fits(id)));
     exclude(reason::time_up, static_cast<std::int64_t>(open.live.size()));
   }
 }

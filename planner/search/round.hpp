@@ -33,6 +33,10 @@ struct RoundContext {
   Memo& memo;
   std::chrono::steady_clock::time_point deadline;
   std::chrono::steady_clock::time_point last_moment;  ///< for a first plan that fits, if none is known at the deadline
+
+  bool is_over(std::chrono::steady_clock::time_point end) const {
+    return options.stop.stop_requested() || std::chrono::steady_clock::now() >= end;
+  }
 };
 
 struct RoundResult {
@@ -110,11 +114,12 @@ class Round {
   double missed_by(const Choice& choice) const;
   double share_of_room(const Memo::Estimate& estimate) const;
   bool is_expected_to_fit(const Memo::Estimate& estimate) const;
+  double expected_if_it_fits(const CandidateId& id) const;
   bool decide(Open& open, const CandidateId& id, double& lower);
   bool has_no_room(const CandidateId& id) const;
   bool is_tight_at_best(const CandidateId& id) const;
   void settle(Open& open, const CandidateId& id, const Evaluated& evaluated);
-  bool has_outlines() const { return context_.options.outline && !limit_.first_is_enough; }
+  bool has_outlines() const { return static_cast<bool>(context_.options.outline); }
   bool plan_outlines(Task& task) const;
   void outline(Task& task) const;
   void enter_outlines(Task& task);

@@ -67,6 +67,14 @@ double Round::share_of_room(const Memo::Estimate& estimate) const {
 
 bool Round::is_expected_to_fit(const Memo::Estimate& estimate) const { return share_of_room(estimate) <= 1; }
 
+/// Seconds a token, by its estimate; infinite if it has none or is not expected to fit.
+double Round::expected_if_it_fits(const CandidateId& id) const {
+  const Memo::Estimate* estimate = context_.memo.estimate(id);
+  if (estimate == nullptr || estimate->step_s <= 0 || !is_expected_to_fit(*estimate))
+    return std::numeric_limits<double>::infinity();
+  return seconds_per_token(context_.space, id, estimate->step_s);
+}
+
 /// Seconds a token, of a candidate that was not estimated.
 double Round::guessed(const Open& open, const CandidateId& id, double lower) const {
   const Space& space = context_.space;
@@ -168,9 +176,7 @@ bool Round::evaluations_are_due() const {
 double Round::aim_at_what_fits(Open& open) const {
   double least = std::numeric_limits<double>::infinity();
   for (const CandidateId& id : open.live) {
-    const Memo::Estimate* estimate = context_.memo.estimate(id);
-    if (estimate == nullptr || estimate->step_s <= 0 || !is_expected_to_fit(*estimate)) continue;
-    const double time = seconds_per_token(context_.space, id, estimate->step_s);
+    const double time = expected_if_it_fits(id);
     if (time >= least) continue;
     least = time;
     open.target = id;

@@ -99,7 +99,7 @@ void judge_runners_up(RoundContext& context) {
   std::sort(waiting.begin(), waiting.end());
   Scenario scenario = context.space.asked();
   for (const auto& [time, id] : waiting) {
-    if (static_cast<int>(shown.size()) > context.options.runners_up || Clock::now() >= context.deadline) return;
+    if (static_cast<int>(shown.size()) > context.options.runners_up || context.is_over(context.deadline)) return;
     if (shown.count(id.choice) != 0) continue;
     const Space& space = context.space;
     scenario.plan = space.plan(space.choices()[id.choice], space.micro_batches()[id.micro], id.accumulation);
@@ -138,7 +138,7 @@ void accumulate_more(RoundContext& context) {
     const CandidateId& once = plan.second;
     const std::int64_t micro = space.micro_batches()[once.micro];
     for (const std::int64_t accumulation : space.accumulations(space.choices()[once.choice], micro)) {
-      if (accumulation == 1 || Clock::now() >= context.deadline) break;
+      if (accumulation == 1 || context.is_over(context.deadline)) break;
       const CandidateId id{once.choice, once.micro, accumulation};
       scenario.plan = space.plan(space.choices()[id.choice], micro, accumulation);
       if (context.memo.find(id) != nullptr || !space.is_legal(scenario.plan)) continue;
@@ -161,7 +161,7 @@ void look_without_accumulation(RoundContext& context, const RoundLimit& limit, C
 
 /// Further rounds, for plans that give up time for memory or GPUs.
 void look_for_front(RoundContext& context, const RoundLimit& first, const CandidateId& best) {
-  const auto time_is_up = [&] { return Clock::now() >= context.deadline; };
+  const auto time_is_up = [&] { return context.is_over(context.deadline); };
   std::set<int, std::greater<>> worlds;
   for (const Choice& choice : context.space.choices()) worlds.insert(choice.world);
   for (const int world : worlds) {

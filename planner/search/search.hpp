@@ -20,6 +20,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,7 @@ struct SearchOptions {
   int runners_up = 4;      ///< choices beside the best whose best plan is to be judged too
   bool want_front = true;  ///< use what is left of the budget for the front
   std::function<void(const SearchProgress&)> progress;
+  std::stop_token stop;  ///< where stop is requested the search ends as if its time were up
 };
 
 /// A candidate that was evaluated.

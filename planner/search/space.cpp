@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "planner/base/format.hpp"
 #include "planner/spec/complete_plan.hpp"
 #include "planner/spec/legality.hpp"
 #include "planner/spec/limits.hpp"
@@ -139,7 +140,21 @@ std::vector<Choice> Space::choices_of(int world, int stage) const {
   return all;
 }
 
+/// Counts candidates under the reason why they are none.
+void Space::refuse(const std::string& code, const std::string& reason, std::int64_t candidates) {
+  size_ += candidates;
+  const auto [found, is_new] = refused_by_code_.try_emplace(code, refused_.size());
+  if (is_new) refused_.push_back({reason, 0});
+  refused_[found->second].count += candidates;
+}
+
 void Space::add(const Choice& choice) {
+  const auto too_long = std::count_if(micro_batches_.begin(), micro_batches_.end(), [&](std::int64_t micro) {
+    return passes(choice, micro) > limits::gradient_accumulation;
+  });
+  if (too_long > 0)
+    refuse("search.accumulation",
+           fmt::format("a step of more than {} micro-batches", format_count(limits::gradient_accumulation)), too_long);
   const std::int64_t candidates = candidates_of(choice);
   if (candidates == 0) return;
   const Plan least = plan(choice, micro_batches_.front(), 1);
@@ -149,17 +164,15 @@ void Space::add(const Choice& choice) {
     as_it_is.leaf = false;
     if (plan(as_it_is, micro_batches_.front(), 1).moe.leaf) return;
   }
-  size_ += candidates;
   const RuleInput input{least, &asked_.model, &asked_.cluster};
   if (plimsoll::is_legal(input)) {
+    size_ += candidates;
     index_.emplace(choice, static_cast<std::uint32_t>(choices_.size()));
     choices_.push_back(choice);
     return;
   }
   const Diagnostic refusal = check_legality(input).front();
-  const auto [found, is_new] = refused_by_code_.try_emplace(refusal.code, refused_.size());
-  if (is_new) refused_.push_back({fmt::format("{} refuses it: {}", name_of(least.engine), refusal.message), 0});
-  refused_[found->second].count += candidates;
+  refuse(refusal.code, fmt::format("{} refuses it: {}", name_of(least.engine), refusal.message), candidates);
 }
 
 std::int64_t Space::candidates_of(const Choice& choice) const {
@@ -175,15 +188,19 @@ std::optional<std::uint32_t> Space::index_of(const Choice& choice) const {
   return found->second;
 }
 
+/// Micro-batches that make up the global batch; 0: they do not divide it.
+std::int64_t Space::passes(const Choice& choice, std::int64_t micro_batch) const {
+  const std::int64_t in_one_pass = micro_batch * choice.world;
+  return global_batch_ % in_one_pass == 0 ? global_batch_ / in_one_pass : 0;
+}
+
 std::vector<std::int64_t> Space::accumulations(const Choice& choice, std::int64_t micro_batch) const {
   const Plan& plan = asked_.plan;
-  const std::int64_t in_one_pass = micro_batch * choice.world;
   if (global_batch_ > 0) {
-    if (global_batch_ % in_one_pass != 0) return {};
-    const std::int64_t steps = global_batch_ / in_one_pass;
-    if (plan.states("/gradient_accumulation") && steps != plan.gradient_accumulation) return {};
-    if (steps > limits::gradient_accumulation) return {};
-    return {steps};
+    const std::int64_t accumulation = passes(choice, micro_batch);
+    if (plan.states("/gradient_accumulation") && accumulation != plan.gradient_accumulation) return {};
+    if (accumulation == 0 || accumulation > limits::gradient_accumulation) return {};
+    return {accumulation};
   }
   if (plan.states("/gradient_accumulation")) return {plan.gradient_accumulation};
   return {8, 4, 2, 1};

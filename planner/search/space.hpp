@@ -83,6 +83,8 @@ class Space {
   std::vector<Choice> choices_of(int world, int stage) const;
   void list_micro_batches();
   void add(const Choice& choice);
+  void refuse(const std::string& code, const std::string& reason, std::int64_t candidates);
+  std::int64_t passes(const Choice& choice, std::int64_t micro_batch) const;
   std::int64_t candidates_of(const Choice& choice) const;
 
   Scenario asked_;

@@ -43,6 +43,8 @@ TEST_F(ExitCode, UsageIsTwo) {
            {"simulate", "--model", model.path(), "--cluster", "1xh100", "--tokens", "nan"},
            {"simulate", "--model", model.path(), "--cluster", "1xh100", "--tokens", "1e9", "--price", "inf"},
            {"recommend", "--model", model.path(), "--cluster", "1xh100", "--seconds", "nan"},
+           {"explain", "--model", model.path(), "--cluster", "1xh100", "--number", ""},
+           {"recommend", "--model", model.path(), "--cluster", "1xh100", "--emit", ""},
            {"validate", "table.json", "--within", "nan"}}) {
     const ProgramRun result = run(arguments);
     EXPECT_EQ(result.code, 2) << (arguments.empty() ? "" : arguments.front());
@@ -60,6 +62,12 @@ TEST_F(ExitCode, AMissingFileIsThree) {
     EXPECT_EQ(result.code, 3) << option;
     EXPECT_THAT(result.err, HasSubstr("no/such/file.json"));
   }
+}
+
+TEST_F(ExitCode, WhatFailedIsSaidInJsonToo) {
+  const auto json = run_json({"ledger", "--model", "no/such/file.json", "--cluster", "1xh100"}, 3);
+  EXPECT_EQ(json["diagnostics"][0]["code"], "machine");
+  EXPECT_THAT(json["diagnostics"][0]["message"].get<std::string>(), HasSubstr("no/such/file.json"));
 }
 
 TEST_F(ExitCode, ADirectoryForAFileIsThree) {

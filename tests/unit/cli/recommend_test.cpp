@@ -110,6 +110,12 @@ TEST_F(Recommend, starts_a_plan_of_its_own_engine_with_its_own_program) {
                              testing::Not(testing::HasSubstr("the training code has to do"))));
 }
 
+TEST_F(Recommend, does_not_search_for_a_folder_that_cannot_be_made) {
+  const ProgramRun refused = run(with({"--seconds", "600", "--emit", "/proc/version/plan"}));
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_EQ(refused.err, "plimsoll: cannot make /proc/version/plan: /proc/version is no folder\n");
+}
+
 TEST_F(Recommend, says_that_nothing_fits_and_what_lacks_least) {
   const json answer =
       run_json({"recommend", "--model", "llama-3.1-405b", "--cluster", "1xh100", "--set", "sequence=4096"}, 4);

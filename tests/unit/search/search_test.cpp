@@ -106,6 +106,22 @@ TEST(Search, admits_that_its_time_was_up) {
   EXPECT_EQ(accounted_for(result), result.considered);
 }
 
+TEST(Search, answers_with_the_best_so_far_where_it_is_asked_to_stop) {
+  const Scenario scenario = small_scenario(small_model(256, 2), small_cluster(4, 80), {"sequence=512"});
+  SearchOptions options = options_for(scenario, false);
+  std::stop_source asked;
+  options.stop = asked.get_token();
+  options.progress = [&](const SearchProgress& now) {
+    if (now.best_tokens_per_s > 0) asked.request_stop();
+  };
+  std::int64_t calls = 0;
+  const SearchResult result = search_plans(Space(scenario, 64), CountingEvaluator{&calls}, options);
+  EXPECT_TRUE(result.best);
+  EXPECT_FALSE(result.proven);
+  EXPECT_LT(calls, result.considered / 4);
+  EXPECT_EQ(accounted_for(result), result.considered);
+}
+
 /// Short models that tell how long each plan takes and up to a factor what it holds.
 Outline told(const Scenario& scenario, OutlineOf what) {
   const Evaluated evaluated = CountingEvaluator{nullptr}(scenario, 0);

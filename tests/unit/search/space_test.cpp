@@ -63,5 +63,17 @@ TEST(Space, counts_what_the_engine_refuses) {
   EXPECT_EQ(space.refused().front().count, space.size());
 }
 
+TEST(Space, counts_steps_of_more_micro_batches_than_a_plan_may_have) {
+  // 2^13 sequences on one GPU: 4,096 micro-batches of 2 are a plan, 8,192 of 1 are not.
+  const Space space(small_scenario(small_model(128, 2), small_cluster(1, 80),
+                                   {"engine=ddp", "sequence=2048", "recompute=none", "world_size=1"}),
+                    8192);
+  ASSERT_EQ(space.refused().size(), 1U);
+  EXPECT_EQ(space.refused().front().reason, "a step of more than 4,096 micro-batches");
+  EXPECT_EQ(space.refused().front().count, 1);
+  EXPECT_TRUE(space.accumulations(space.choices().front(), 1).empty());
+  EXPECT_EQ(space.accumulations(space.choices().front(), 2), std::vector<std::int64_t>{4096});
+}
+
 }  // namespace
 }  // namespace plimsoll
