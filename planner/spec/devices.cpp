@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 
@@ -138,6 +139,36 @@ std::vector<Server> pcie_servers() {
   return all;
 }
 
+/// A device's name as the table has it, of what people write: "A100-80GB", "RTX4090", "nvidia-h100-sxm5".
+std::string plain_name(std::string_view written) {
+  std::string name;
+  for (const char c : written) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const std::string_view prefix : {"nvidia-", "geforce-", "rtx-", "rtx"})
+    if (name.starts_with(prefix)) name.erase(0, prefix.size());
+  if (const std::size_t form = name.find("-sxm"); form != std::string::npos) {
+    const std::size_t end = name.find('-', form + 1);
+    name.erase(form, std::min(end, name.size()) - form);
+  }
+  const std::size_t digits = name.find_last_of("0123456789");
+  const std::string_view unit = std::string_view(name).substr(digits == std::string::npos ? 0 : digits + 1);
+  if (unit == "g" || unit == "gb") name.erase(digits + 1);
+  return name;
+}
+
+/// The devices that are most probably meant: those that begin so ("a100"), else the one with whose name it begins
+/// ("h100-pcie"), else the one spelt most alike.
+std::vector<std::string> alike(const std::string& device) {
+  std::vector<std::string> begun_so;
+  std::optional<std::string> begins_with;
+  for (const std::string& name : device_names()) {
+    if (name.starts_with(device)) begun_so.push_back(name);
+    if (device.starts_with(name) && (!begins_with || name.size() > begins_with->size())) begins_with = name;
+  }
+  if (!device.empty() && !begun_so.empty()) return begun_so;
+  const auto one = begins_with ? begins_with : nearest(device, device_names());
+  return one ? std::vector<std::string>{*one} : std::vector<std::string>{};
+}
+
 }  // namespace
 
 const std::vector<Server>& servers() {
@@ -150,8 +181,9 @@ const std::vector<Server>& servers() {
 }
 
 const Server* find_server(std::string_view device) {
+  const std::string name = plain_name(device);
   const auto found = std::find_if(servers().begin(), servers().end(),
-                                  [&](const Server& server) { return server.device.name == device; });
+                                  [&](const Server& server) { return server.device.name == name; });
   return found == servers().end() ? nullptr : &*found;
 }
 
@@ -208,9 +240,10 @@ Result<ClusterSpec> preset_cluster(std::string_view name) {
   }
   const std::string_view device = name.substr(cross + 1);
   if (const Server* server = find_server(device)) return make_cluster(*server, static_cast<int>(gpus));
-  const auto near = nearest(device, device_names());
+  std::vector<std::string> meant = alike(plain_name(device));
+  for (std::string& one : meant) one = fmt::format("{}x{}", gpus, one);
   return make_error("cluster.preset", fmt::format("the device {} is not known", device),
-                    near ? fmt::format("did you mean {}x{}? {}", gpus, *near, all) : all);
+                    meant.empty() ? all : fmt::format("did you mean {}? {}", fmt::join(meant, " or "), all));
 }
 
 }  // namespace plimsoll

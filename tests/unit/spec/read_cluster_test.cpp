@@ -77,6 +77,21 @@ TEST(ClusterPreset, ThatIsNotKnownNamesTheNearest) {
   }
 }
 
+TEST(Devices, AreKnownAsPeopleWriteThem) {
+  for (const auto& [written, name] : std::vector<std::pair<const char*, const char*>>{{"A100-80GB", "a100-80"},
+                                                                                      {"a100-80g", "a100-80"},
+                                                                                      {"NVIDIA-H100", "h100"},
+                                                                                      {"h100-sxm5", "h100"},
+                                                                                      {"A100-SXM4-40GB", "a100-40"},
+                                                                                      {"RTX4090", "4090"}}) {
+    const Server* server = find_server(written);
+    ASSERT_NE(server, nullptr) << written;
+    EXPECT_EQ(server->device.name, name);
+  }
+  EXPECT_THAT(load_cluster("8xA100").diagnostics()[0].help, HasSubstr("did you mean 8xa100-80 or 8xa100-40?"));
+  EXPECT_THAT(load_cluster("8xh100-pcie").diagnostics()[0].help, HasSubstr("did you mean 8xh100?"));  // another card
+}
+
 TEST(Devices, AreCompleteAndNamedOnce) {
   std::set<std::string> names;
   for (const Server& server : servers()) {
