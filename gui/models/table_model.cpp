@@ -2,6 +2,7 @@
 #include "gui/models/table_model.hpp"
 
 #include <QFont>
+#include <QRect>
 
 namespace plimsoll::gui {
 
@@ -13,9 +14,22 @@ void TableModel::show(TableData table) {
     endResetModel();
     return;
   }
-  table_ = std::move(table);  // figures change while a slider moves; selection and scrolling stay
-  if (!table_.rows.empty()) Q_EMIT dataChanged(index(0, 0), index(rowCount() - 1, columnCount() - 1));
-  if (!table_.columns.empty()) Q_EMIT headerDataChanged(Qt::Horizontal, 0, columnCount() - 1);
+  // Figures change while a slider moves: selection and scrolling stay, and only what has changed is painted again.
+  QRect changed;  // columns and rows
+  for (int row = 0; row < rowCount(); ++row) {
+    const TableRow& before = table_.rows[static_cast<std::size_t>(row)];
+    const TableRow& after = table.rows[static_cast<std::size_t>(row)];
+    if (before.strong != after.strong || before.id != after.id) changed |= QRect(0, row, columnCount(), 1);
+    for (int column = 0; column < columnCount(); ++column) {
+      const auto c = static_cast<std::size_t>(column);
+      if (before.cells[c] != after.cells[c]) changed |= QRect(column, row, 1, 1);
+    }
+  }
+  const bool titles = table.columns != table_.columns;
+  table_ = std::move(table);
+  if (!changed.isEmpty())
+    Q_EMIT dataChanged(index(changed.top(), changed.left()), index(changed.bottom(), changed.right()));
+  if (titles) Q_EMIT headerDataChanged(Qt::Horizontal, 0, columnCount() - 1);
 }
 
 int TableModel::rowCount(const QModelIndex& parent) const {

@@ -1,4 +1,4 @@
-// The two threads of an evaluator (gui/session/evaluator.hpp).
+// The three threads of an evaluator (gui/session/evaluator.hpp).
 #include "gui/session/evaluator.hpp"
 
 #include <malloc.h>
@@ -38,7 +38,8 @@ std::size_t ops_of(const AnswerPtr& answer) {
 Evaluator::Evaluator(std::function<void(AnswerPtr)> deliver)
     : deliver_((keep_freed_memory(), std::move(deliver))),
       quick_([this](const std::stop_token& stop) { answer_newest(stop); }),
-      slow_([this](const std::stop_token& stop) { settle_newest(stop); }) {}
+      slow_([this](const std::stop_token& stop) { settle_newest(stop); }),
+      ahead_([this](const std::stop_token& stop) { look_ahead(stop); }) {}
 
 Evaluator::~Evaluator() {
   const std::lock_guard lock(mutex_);
@@ -59,8 +60,8 @@ std::uint64_t Evaluator::ask(ScenarioText text) {
 
 void Evaluator::prepare(std::vector<ScenarioText> likely) {
   const std::lock_guard lock(mutex_);
-  likely_ = std::move(likely);
-  answered_.notify_one();
+  likely_ = {likely.rbegin(), likely.rend()};
+  expected_.notify_one();
 }
 
 EvaluatorCounts Evaluator::counts() const {
@@ -98,7 +99,7 @@ void Evaluator::answer_newest(const std::stop_token& stop) {
       question = std::move(*question_);
       question_.reset();
     }
-    AnswerPtr answer = remembered(question.text);
+    AnswerPtr answer = remembered(question.text, stop);
     if (answer) {
       auto again = std::make_shared<Answer>(*answer);
       again->generation = question.generation;
@@ -107,9 +108,13 @@ void Evaluator::answer_newest(const std::stop_token& stop) {
       answer = answer_quickly(question.text, question.generation);
     }
     if (!deliver(answer) || !answer->inputs) continue;
-    const std::lock_guard lock(mutex_);
-    to_settle_ = std::move(answer);
-    answered_.notify_one();
+    AnswerPtr overtaken;
+    {
+      const std::lock_guard lock(mutex_);
+      overtaken = std::exchange(to_settle_, std::move(answer));
+      answered_.notify_one();
+    }
+    if (overtaken && !overtaken->has_errors()) remember(overtaken);  // a slider may come back to it
   }
 }
 
@@ -118,7 +123,7 @@ void Evaluator::settle_newest(const std::stop_token& stop) {
     AnswerPtr answer;
     {
       std::unique_lock lock(mutex_);
-      if (!answered_.wait(lock, stop, [&] { return to_settle_ != nullptr || !likely_.empty(); })) return;
+      if (!answered_.wait(lock, stop, [&] { return to_settle_ != nullptr; })) return;
       // Another edit within the pause starts it anew.
       std::uint64_t seen = 0;
       while (seen != newest_ && !stop.stop_requested()) {
@@ -127,26 +132,27 @@ void Evaluator::settle_newest(const std::stop_token& stop) {
       }
       answer = std::exchange(to_settle_, nullptr);
     }
-    if (!answer) {
-      prepare_next();
-      continue;
-    }
-    settle_in_steps(std::move(answer));
+    if (answer) settle_in_steps(std::move(answer));
   }
 }
 
-void Evaluator::prepare_next() {
-  ScenarioText text;
-  {
+void Evaluator::look_ahead(const std::stop_token& stop) {
+  while (true) {
+    ScenarioText text;
+    {
+      std::unique_lock lock(mutex_);
+      if (!expected_.wait(lock, stop, [&] { return !likely_.empty(); })) return;
+      text = std::move(likely_.back());
+      likely_.pop_back();
+      if (is_known(text)) continue;
+      preparing_ = text;
+    }
+    AnswerPtr answer = answer_quickly(text, 0);
+    if (!answer->has_errors()) remember(answer);
     const std::lock_guard lock(mutex_);
-    if (likely_.empty()) return;
-    text = std::move(likely_.back());
-    likely_.pop_back();
-    if (std::any_of(memory_.begin(), memory_.end(), [&](const AnswerPtr& known) { return known->text == text; }))
-      return;
+    preparing_.reset();
+    prepared_.notify_all();
   }
-  AnswerPtr answer = answer_quickly(text, 0);
-  if (!answer->has_errors()) remember(answer);
 }
 
 /// @return false if it has become stale
@@ -185,8 +191,14 @@ void Evaluator::remember(const AnswerPtr& answer) {
   memory_.erase(last, memory_.end());
 }
 
-AnswerPtr Evaluator::remembered(const ScenarioText& text) {
-  const std::lock_guard lock(mutex_);
+bool Evaluator::is_known(const ScenarioText& text) const {
+  return std::any_of(memory_.begin(), memory_.end(), [&](const AnswerPtr& known) { return known->text == text; });
+}
+
+/// Waits for it where it is just being prepared.
+AnswerPtr Evaluator::remembered(const ScenarioText& text, const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  prepared_.wait(lock, stop, [&] { return preparing_ != text; });
   const auto found =
       std::find_if(memory_.begin(), memory_.end(), [&](const AnswerPtr& known) { return known->text == text; });
   if (found == memory_.end()) return nullptr;

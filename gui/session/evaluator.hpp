@@ -1,5 +1,5 @@
-// Who evaluates while the user goes on editing?  Two threads: one gives every newest edit its first answer, the other lets the
-// newest answer settle once edits pause.  An edit carries a generation number; whatever is not of the newest generation when
+// Who evaluates while the user goes on editing?  Three threads: one gives every newest edit its first answer, the second lets
+// the newest answer settle once edits pause, the third looks ahead at what is likely to be asked next.  An edit carries a generation number; whatever is not of the newest generation when
 // it is done is stale and dropped, and counted.  No Qt here.
 #pragma once
 
@@ -35,7 +35,7 @@ class Evaluator {
 
   /// @return the generation of this edit
   std::uint64_t ask(ScenarioText text);
-  /// Makes the first answers to what is likely to be asked next, while there is nothing else to do.
+  /// Makes the first answers to what is likely to be asked next, the likeliest first, until the next edit.
   void prepare(std::vector<ScenarioText> likely);
   EvaluatorCounts counts() const;
   /// Forgets what is remembered, since files may have changed.
@@ -48,25 +48,27 @@ class Evaluator {
   };
   void answer_newest(const std::stop_token& stop);
   void settle_newest(const std::stop_token& stop);
-  void prepare_next();
+  void look_ahead(const std::stop_token& stop);
   bool settle_in_steps(AnswerPtr answer);
   bool deliver(const AnswerPtr& answer);
   void remember(const AnswerPtr& answer);
-  AnswerPtr remembered(const ScenarioText& text);
+  AnswerPtr remembered(const ScenarioText& text, const std::stop_token& stop);
+  bool is_known(const ScenarioText& text) const;
 
   std::function<void(AnswerPtr)> deliver_;
   mutable std::mutex mutex_;
-  std::condition_variable_any asked_, answered_;
-  std::optional<Question> question_;  ///< not begun
-  AnswerPtr to_settle_;               ///< not begun
-  std::vector<ScenarioText> likely_;  ///< not begun, the next one last
+  std::condition_variable_any asked_, answered_, expected_, prepared_;
+  std::optional<Question> question_;       ///< not begun
+  AnswerPtr to_settle_;                    ///< not begun
+  std::vector<ScenarioText> likely_;       ///< not begun, the next one last
+  std::optional<ScenarioText> preparing_;  ///< begun
   std::uint64_t newest_ = 0;
   std::stop_source newer_;  ///< stopped when a newer edit comes
   EvaluatorCounts counts_;
   std::deque<AnswerPtr> memory_;  ///< settled or prepared answers, newest first
   std::mutex delivery_;
-  std::vector<AnswerPtr> delivered_;  ///< so that large programs end on these threads, not on the window's
-  std::jthread quick_, slow_;         ///< last: they stop before the rest goes
+  std::vector<AnswerPtr> delivered_;   ///< so that large programs end on these threads, not on the window's
+  std::jthread quick_, slow_, ahead_;  ///< last: they stop before the rest goes
 };
 
 }  // namespace plimsoll::gui

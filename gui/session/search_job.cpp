@@ -53,7 +53,6 @@ SearchJob::~SearchJob() {
 void SearchJob::start(SearchQuestion question) {
   cancel();
   for (const std::string& key : question.open) question.text.settings.erase(key);
-  question_ = std::move(question);
   running_ = true;
   const std::uint64_t run = ++run_;
   const auto to_here = [this, run](auto what) {
@@ -65,7 +64,7 @@ void SearchJob::start(SearchQuestion question) {
         Qt::QueuedConnection);
   };
   stopping_.push_back(std::move(thread_));
-  thread_ = std::jthread([this, to_here, asked = question_](const std::stop_token& stop) {
+  thread_ = std::jthread([this, to_here, asked = std::move(question)](const std::stop_token& stop) {
     std::shared_ptr<const Recommendation> result;
     std::string error;
     try {
@@ -91,8 +90,8 @@ void SearchJob::start(SearchQuestion question) {
     } catch (const MachineError& failure) {
       error = failure.what();
     }
-    const bool cancelled = stop.stop_requested();
-    to_here([this, result, error, cancelled] { take(result, QString::fromStdString(error), cancelled); });
+    if (stop.stop_requested()) result = nullptr;
+    to_here([this, asked, result, error] { take(asked, result, QString::fromStdString(error)); });
   });
 }
 
@@ -104,9 +103,13 @@ void SearchJob::cancel() {
   Q_EMIT finished({});
 }
 
-void SearchJob::take(const std::shared_ptr<const Recommendation>& result, const QString& error, bool cancelled) {
+void SearchJob::take(const SearchQuestion& asked, const std::shared_ptr<const Recommendation>& result,
+                     const QString& error) {
   running_ = false;
-  if (!cancelled && result) result_ = result;
+  if (result) {
+    question_ = asked;
+    result_ = result;
+  }
   Q_EMIT finished(error);
 }
 

@@ -31,6 +31,7 @@ class SearchJob : public QObject {
   bool is_running() const { return running_; }
   /// Of the last search that ended by itself; null before.
   const std::shared_ptr<const Recommendation>& result() const { return result_; }
+  /// Whose result it is.
   const SearchQuestion& question() const { return question_; }
 
   /// Stops the running one first.
@@ -43,7 +44,7 @@ class SearchJob : public QObject {
   void finished(const QString& error);
 
  private:
-  void take(const std::shared_ptr<const Recommendation>& result, const QString& error, bool cancelled);
+  void take(const SearchQuestion& asked, const std::shared_ptr<const Recommendation>& result, const QString& error);
 
   SearchQuestion question_;
   std::shared_ptr<const Recommendation> result_;

@@ -24,6 +24,12 @@ std::function<void(AnswerPtr)> to_thread_of(QObject* session, Take take) {
   };
 }
 
+/// In the list of a control's values; its end for a value that is not in it.
+std::size_t place_of(const Control& control, const std::string& value) {
+  const auto& values = control.values;
+  return static_cast<std::size_t>(std::find(values.begin(), values.end(), value) - values.begin());
+}
+
 bool has_any(const Document& document, std::initializer_list<const char*> keys) {
   return std::any_of(keys.begin(), keys.end(), [&](const char* key) { return document.root().find(key) != nullptr; });
 }
@@ -74,11 +80,13 @@ void Session::take(const AnswerPtr& answer) {
   if (answer->generation != generation_) return;  // an edit came after it was sent
   newest_ = answer;
   if (!answer->has_errors()) good_ = answer;
-  if (answer->remedy_known) expect(last_key_);
   Q_EMIT answered();
+  expect(last_key_);
 }
 
 void Session::set(const QString& key, const QString& value) {
+  if (const Control* control = find_control(key.toStdString()); control != nullptr && good_)
+    upwards_ = place_of(*control, value.toStdString()) >= place_of(*control, good_->controls.at(control->key).value);
   ScenarioText text = this->text();
   text.settings[key.toStdString()] = value.toStdString();
   edit(std::move(text), key, true);
@@ -86,19 +94,17 @@ void Session::set(const QString& key, const QString& value) {
 
 void Session::expect(const QString& key) {
   const Control* control = find_control(key.toStdString());
-  if (control == nullptr || control->kind != Control::Kind::number || is_stale() || !good_->settled) return;
+  if (control == nullptr || is_stale()) return;
   const ControlState& state = good_->controls.at(control->key);
-  const auto now = std::find(control->values.begin(), control->values.end(), state.value);
-  if (now == control->values.end()) return;
+  const std::size_t at = place_of(*control, state.value);
+  if (at == control->values.size()) return;
   std::vector<ScenarioText> likely;
-  const auto add = [&](std::size_t index) {
-    if (index >= control->values.size() || !state.refused[index].empty()) return;
+  for (const std::size_t index : {upwards_ ? at + 1 : at - 1, upwards_ ? at - 1 : at + 1}) {
+    // A value that is not legal is told quickly, so that until the answer settles all are tried.
+    if (index >= control->values.size() || !state.refused[index].empty()) continue;
     likely.push_back(text());
     likely.back().settings[control->key] = control->values[index];
-  };
-  const auto at = static_cast<std::size_t>(now - control->values.begin());
-  add(at - 1);
-  add(at + 1);
+  }
   evaluator_.prepare(std::move(likely));
 }
 

@@ -54,7 +54,7 @@ class Session : public QObject {
   void restore(const SessionState& state);
   void undo();
   void redo();
-  /// An edit of this key is likely: its neighbouring values are looked at ahead.
+  /// An edit of this key is likely: its neighbouring values are looked at ahead, first the one in the direction of the last move.
   void expect(const QString& key);
   /// Asks again, with files read anew.
   void reload();
@@ -79,7 +79,8 @@ class Session : public QObject {
   QElapsedTimer since_edit_;
   AnswerPtr good_, newest_;
   std::uint64_t generation_ = 0;
-  QString last_key_;  ///< of the last edit
+  QString last_key_;     ///< of the last edit
+  bool upwards_ = true;  ///< the last edit went on in its control's list of values
   std::optional<ScenarioText> compared_;
   AnswerPtr compared_answer_;
   Evaluator compared_evaluator_;

@@ -27,6 +27,9 @@ QString sent_in_words(const Answer& answer) {
 class Line : public QLabel {
  public:
   using QLabel::QLabel;
+  /// Whatever its words are: new ones lay nothing out anew.
+  QSize sizeHint() const override { return {0, fontMetrics().height()}; }
+  QSize minimumSizeHint() const override { return sizeHint(); }
 
  protected:
   void paintEvent(QPaintEvent*) override {

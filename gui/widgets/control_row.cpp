@@ -35,6 +35,7 @@ ControlRow::ControlRow(const Control& control, QWidget* parent)
   back_->setSizePolicy(policy);
   back_->hide();
   layout->addWidget(back_);
+  entry()->installEventFilter(this);
   connect(back_, &QToolButton::clicked, this, [this] { Q_EMIT given_back(QString::fromStdString(control_.key)); });
   const QString term = QString::fromStdString(control_.term + " (" + control_.key + ")");
   setToolTip(term);
@@ -68,7 +69,6 @@ void ControlRow::build_number() {
   field_->setAlignment(Qt::AlignRight);
   const int digits = std::max<int>(5, static_cast<int>(control_.values.back().size()));
   field_->setFixedWidth(fontMetrics().horizontalAdvance(QString(digits, '0')) + 16);
-  slider_->installEventFilter(this);
   connect(slider_, &QSlider::valueChanged, this, &ControlRow::slide);
   connect(field_, &QLineEdit::editingFinished, this, [this] {
     if (field_->text().toStdString() != state_.value)

@@ -29,7 +29,7 @@ class ControlRow : public QWidget {
   void chosen(const QString& key, const QString& value);
   void given_back(const QString& key);  ///< to the default
   void refused(const QString& words);
-  void touched(const QString& key);  ///< the slider has the keyboard or is under the mouse
+  void touched(const QString& key);  ///< it has the keyboard or is under the mouse
 
  protected:
   bool eventFilter(QObject* watched, QEvent* event) override;

@@ -85,8 +85,7 @@ HullView::Frame HullView::frame() const {
 }
 
 void HullView::paintEvent(QPaintEvent*) {
-  QPainter painter(this);
-  painter.setRenderHint(QPainter::Antialiasing);
+  QPainter painter(this);  // upright edges need no smoothing, which would be half of the painting's time
   painter.fillRect(rect(), palette().base());
   parts_.clear();
   if (!answer_ || !answer_->ledger) return;
@@ -95,6 +94,7 @@ void HullView::paintEvent(QPaintEvent*) {
   if (stale_) painter.setOpacity(0.55);
   paint_columns(painter, at);
   painter.setOpacity(1);
+  painter.setRenderHint(QPainter::Antialiasing);
   paint_load_line(painter, at);
   if (!hasFocus()) return;
   painter.setPen(QPen(palette().highlight().color(), 1, Qt::DotLine));
@@ -164,7 +164,7 @@ void HullView::paint_column(QPainter& painter, const Frame& at, std::size_t inde
     painter.setOpacity(opacity * (highlighted_.empty() || highlighted_ == name ? 1 : 0.6));
     const Ink ink = ink_of(name, dark);
     fill(painter, area, ink);
-    painter.setPen(QPen(palette().base().color(), 0.7));
+    painter.setPen(palette().base().color());
     painter.setBrush(Qt::NoBrush);
     painter.drawRect(area);
     if (highlighted_ == name) {

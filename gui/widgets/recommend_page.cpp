@@ -176,7 +176,7 @@ void RecommendPage::load(int index) {
 
 QString RecommendPage::write_files_to(const QString& folder) {
   try {
-    emit_plan(*job_.result(), folder.toStdString());
+    emit_plan(*job_.result(), folder.toStdString(), options_of(job_.question().text));
   } catch (const MachineError& error) {
     return QString::fromUtf8(error.what());
   }

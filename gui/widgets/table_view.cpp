@@ -8,31 +8,75 @@
 #include <QHeaderView>
 #include <QKeyEvent>
 #include <QMenu>
+#include <QPainter>
 #include <QSaveFile>
 #include <QSortFilterProxyModel>
+#include <QStaticText>
 #include <QStyledItemDelegate>
+#include <cmath>
 
 #include "gui/widgets/theme.hpp"
 
 namespace plimsoll::gui {
 namespace {
 
-/// Paints a swatch before the name of a category.
-class SwatchDelegate : public QStyledItemDelegate {
+/// Paints cells: the swatch of a category before its name, and text whose layout is kept.  Most of a frame's time would be the
+/// layout of the same words again and again, which the usual delegate does twice a cell.
+class CellDelegate : public QStyledItemDelegate {
  public:
   using QStyledItemDelegate::QStyledItemDelegate;
 
- protected:
-  void initStyleOption(QStyleOptionViewItem* option, const QModelIndex& index) const override {
-    QStyledItemDelegate::initStyleOption(option, index);
-    static const std::string prefix = "gpu.categories_at_peak.";
-    if (index.column() != 0) return;
-    const std::string id = index.data(TableModel::id_role).toString().toStdString();
-    if (id.rfind(prefix, 0) != 0) return;
-    option->features |= QStyleOptionViewItem::HasDecoration;
-    option->decorationSize = QSize(12, 12);
-    option->icon = swatch(ink_of(id.substr(prefix.size()), is_dark(option->palette)), option->palette);
+  void paint(QPainter* painter, const QStyleOptionViewItem& option, const QModelIndex& index) const override {
+    constexpr int air = 4, swatch_size = 12;
+    QStyleOptionViewItem cell = option;
+    initStyleOption(&cell, index);
+    const QStyle* style = cell.widget->style();
+    style->drawPrimitive(QStyle::PE_PanelItemViewItem, &cell, painter, cell.widget);
+    QRect area = cell.rect.adjusted(air, 0, -air, 0);
+    if (const auto category = category_of_row(index)) {
+      const QRect square(area.left(), area.center().y() - swatch_size / 2 + 1, swatch_size, swatch_size);
+      swatch(ink_of(*category, is_dark(cell.palette)), cell.palette).paint(painter, square);
+      area.setLeft(square.right() + air);
+    }
+    const bool selected = (cell.state & QStyle::State_Selected) != 0;
+    painter->setPen(cell.palette.color(selected ? QPalette::HighlightedText : QPalette::Text));
+    painter->setFont(cell.font);
+    const QStaticText& text = laid_out(cell.text, cell.font);
+    const auto width = static_cast<int>(std::ceil(text.size().width()));
+    if (width > area.width()) {
+      painter->drawText(area, static_cast<int>(cell.displayAlignment),
+                        cell.fontMetrics.elidedText(cell.text, Qt::ElideRight, area.width()));
+    } else {
+      const int x = (cell.displayAlignment & Qt::AlignRight) != 0 ? area.right() + 1 - width : area.left();
+      painter->drawStaticText(x, area.top() + (area.height() - cell.fontMetrics.height()) / 2, text);
+    }
+    if ((cell.state & QStyle::State_HasFocus) == 0) return;
+    QStyleOptionFocusRect focus;
+    focus.QStyleOption::operator=(cell);
+    style->drawPrimitive(QStyle::PE_FrameFocusRect, &focus, painter, cell.widget);
   }
+
+ private:
+  static std::optional<std::string> category_of_row(const QModelIndex& index) {
+    static const std::string prefix = "gpu.categories_at_peak.";
+    if (index.column() != 0) return std::nullopt;
+    const std::string id = index.data(TableModel::id_role).toString().toStdString();
+    return id.rfind(prefix, 0) == 0 ? std::optional(id.substr(prefix.size())) : std::nullopt;
+  }
+
+  const QStaticText& laid_out(const QString& words, const QFont& font) const {
+    constexpr int most = 4000;
+    if (kept_.size() > most) kept_.clear();
+    QStaticText& text = kept_[{words, font.bold()}];
+    if (text.text().isNull()) {
+      text.setTextFormat(Qt::PlainText);
+      text.setText(words);
+      text.prepare({}, font);
+    }
+    return text;
+  }
+
+  mutable QHash<std::pair<QString, bool>, QStaticText> kept_;
 };
 
 }  // namespace
@@ -43,7 +87,7 @@ TableView::TableView(const QString& name, QWidget* parent)
   sorted_->setSourceModel(model_);
   sorted_->setSortRole(TableModel::order_role);
   setModel(sorted_);
-  setItemDelegateForColumn(0, new SwatchDelegate(this));
+  setItemDelegate(new CellDelegate(this));
   setShowGrid(false);
   setAlternatingRowColors(true);
   setSelectionBehavior(SelectRows);

@@ -76,6 +76,6 @@ void check_emit_folder(const std::string& folder);
 /// Writes plan.json, ds_config.json (engine deepspeed), launch.sh and report.md for the recommended plan.
 /// @param inputs what --model and --cluster named, which launch.sh of engine plimsoll names again; empty: the specs' own names
 /// @throws MachineError if the folder or a file cannot be written
-void emit_plan(const Recommendation& recommendation, const std::string& folder, const InputOptions& inputs = {});
+void emit_plan(const Recommendation& recommendation, const std::string& folder, const InputOptions& inputs);
 
 }  // namespace plimsoll

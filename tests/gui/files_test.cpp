@@ -21,6 +21,7 @@
 #include "gui/models/run_table.hpp"
 #include "gui/widgets/compare_page.hpp"
 #include "gui/widgets/main_window.hpp"
+#include "gui/widgets/recommend_page.hpp"
 #include "gui/widgets/table_view.hpp"
 #include "tests/gui/support.hpp"
 
@@ -155,6 +156,24 @@ TEST_F(Files, AreChosenInADialogAndSavedByOne) {
   EXPECT_EQ(kind_of_file(folder.filePath("ds.json")), FileKind::ds_config);
   press_and_answer(Qt::Key_S, folder.filePath("mine.plimsoll"));
   EXPECT_EQ(kind_of_file(folder.filePath("mine.plimsoll")), FileKind::session);
+}
+
+TEST_F(Files, StandWholeInTheScriptThatStartsTheBestPlan) {
+  const QString model = write("config.json", model_text);
+  ASSERT_TRUE(drop({model}));
+  session.set("engine", "plimsoll");
+  session.set("world_size", "2");
+  ASSERT_TRUE(settles(session));
+  RecommendPage& page = *window.recommendation();
+  page.search_or_cancel();
+  ASSERT_TRUE(wait_until([&] { return !page.job().is_running(); }));
+  ASSERT_NE(page.job().result(), nullptr);
+  session.set_model("llama-3.2-1b");  // another question since: the files are the answered one's
+  EXPECT_EQ(page.write_files_to(folder.filePath("run")).toStdString(), "");
+  QFile script(folder.filePath("run/launch.sh"));
+  ASSERT_TRUE(script.open(QIODevice::ReadOnly));
+  EXPECT_THAT(script.readAll().toStdString(),
+              ::testing::HasSubstr(fmt::format("MODEL=${{MODEL:-'{}'}}\n", model.toStdString())));
 }
 
 /// A log of two steps of the scenario, as plimsoll-run writes it.

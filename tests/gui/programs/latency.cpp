@@ -12,6 +12,7 @@
 #include <QStandardPaths>
 #include <algorithm>
 #include <fstream>
+#include <numeric>
 #include <random>
 
 #include "gui/widgets/control_row.hpp"
@@ -83,25 +84,29 @@ void print_line(const std::string& name, const Latencies& latencies) {
              both(latencies.window));
 }
 
-/// Steps a slider to and fro, each time waiting for the whole answer, and so much longer.
-Latencies measure(Session& session, MainWindow& window, const char* key, int steps, int pause_ms) {
+/// The slider of a key under the keyboard, as long as a hand needs to get from there to the first move.
+QSlider* touch(MainWindow& window, const char* key) {
+  QSlider* slider = window.inputs()->row(key)->slider();
+  slider->setFocus();
+  QElapsedTimer timer;
+  timer.start();
+  wait_until([&] { return timer.elapsed() >= 150; });
+  return slider;
+}
+
+/// Moves a slider to the stops, each time waiting for the whole answer.
+Latencies measure(Session& session, MainWindow& window, const char* key, const std::vector<int>& stops) {
   Frames frames;
   window.memory()->hull()->installEventFilter(&frames);
-  QSlider* slider = window.inputs()->row(key)->slider();
+  QSlider* slider = touch(window, key);
   Latencies latencies;
-  int by = 1;
-  for (int i = 0; i < steps; ++i) {
-    if (slider->value() == slider->maximum()) by = -1;
-    if (slider->value() == slider->minimum()) by = 1;
+  for (const int stop : stops) {
+    const int before = frames.painted, value = slider->value();
     QElapsedTimer timer;
     timer.start();
     const double thread = thread_ms();
-    const int before = frames.painted, value = slider->value();
-    slider->setValue(value + by);
-    if (slider->value() == value) {
-      by = -by;
-      continue;
-    }
+    slider->setValue(stop);
+    if (slider->value() == value) continue;  // no legal stop there
     const auto passed = [&](std::vector<double>& list, auto condition) {
       if (wait_until(condition, 30)) list.push_back(static_cast<double>(timer.nsecsElapsed()) * 1e-6);
     };
@@ -110,11 +115,26 @@ Latencies measure(Session& session, MainWindow& window, const char* key, int ste
     passed(latencies.settled, [&] { return session.good()->settled; });
     passed(latencies.timed, [&] { return session.good()->step != nullptr; });
     wait_until([&] { return session.good()->remedy_known; }, 30);
-    timer.start();
-    wait_until([&] { return timer.elapsed() >= pause_ms; });
   }
   window.memory()->hull()->removeEventFilter(&frames);
   return latencies;
+}
+
+/// Up a slider stop by stop.
+std::vector<int> steps(const QSlider& slider) {
+  std::vector<int> stops(8);
+  std::iota(stops.begin(), stops.end(), std::min(slider.value() + 1, slider.maximum() - 7));
+  return stops;
+}
+
+/// To and fro between stops none of which is another's neighbour: no answer is known before.
+std::vector<int> jumps(const QSlider& slider) {
+  std::vector<int> stops;
+  for (int low = 0, high = slider.maximum(); high - low > 2; low += 2, high -= 2) {
+    stops.push_back(high);
+    stops.push_back(low);
+  }
+  return stops;
 }
 
 /// Steps faster than anything can answer, as a mouse does.
@@ -198,6 +218,7 @@ int main(int argc, char** argv) {
                                    {"mixtral-8x7b", "1024xh100", autoep}, {"deepseek-v3", "64xh100", autoep},
                                    {"deepseek-v3", "1024xh100", autoep},  {"deepseek-v3", "1024xh100", zero3}};
   bool first = true;
+  std::vector<double> all, all_jumps;  // first frames
   fmt::print("{:62} first frame      settled         timeline        window only   ms: median, worst\n", "");
   for (const Case& c : cases) {
     SessionState state;
@@ -213,12 +234,22 @@ int main(int argc, char** argv) {
     const std::string name = fmt::format("{} {} {}", c.model, c.cluster,
                                          c.settings.count("expert_parallel") != 0 ? "ZeRO-3 ep 8" : "ZeRO-3");
     for (const char* key : {"micro_batch", "sequence"}) {
-      print_line(fmt::format("{} {}, at once", name, key), measure(session, window, key, 8, 0));
-      print_line(fmt::format("{} {}, after 0.4 s", name, key), measure(session, window, key, 8, 400));
+      const QSlider& slider = *window.inputs()->row(key)->slider();
+      const Latencies stepped = measure(session, window, key, steps(slider));
+      print_line(fmt::format("{} {}, stop by stop", name, key), stepped);
+      all.insert(all.end(), stepped.first.begin(), stepped.first.end());
+      session.reload();  // forgets what is known
+      settles(session);
+      const Latencies jumped = measure(session, window, key, jumps(slider));
+      print_line(fmt::format("{} {}, jumps", name, key), jumped);
+      all_jumps.insert(all_jumps.end(), jumped.first.begin(), jumped.first.end());
     }
     drag(session, window, "micro_batch");
     print_alone(state.scenario);
   }
+  for (const auto& [name, values] : {std::pair("stop by stop", all), std::pair("jumps", all_jumps)})
+    fmt::print("first frames of all, {}: median {:.1f} ms, nine of ten under {:.1f}, worst {:.1f}\n", name,
+               percentile(values, 0.5), percentile(values, 0.9), percentile(values, 1));
   const int edits = argc > 1 ? std::atoi(argv[1]) : 10000;
   return edits > 0 ? soak(edits) : 0;
 }
