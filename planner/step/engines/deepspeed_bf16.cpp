@@ -1,7 +1,8 @@
 // ZeRO stage 1 in bf16 with fp32 accumulation: BF16_Optimizer, which keeps every gradient twice.
 //
 //   resident   2 A + 12 a, and a flat fp32 gradient of the whole group, 4 A, for ever
-//   backward   each bf16 gradient is added to its place in the flat one; between micro-batches it stays, zeroed: 2 Psi
+//   backward   bf16 gradients stay until the step, 2 Psi; when backward has ended each is cast and added to its place in the
+//              flat one, in the order of parameters (the hook does so only with immediate_grad_update, which is off)
 //   reduction  after the last backward: the flat gradients, cast to the communication type, all-reduced, cast back; groups
 //              are joined until there are more than 5e8 elements
 //   step       the partition's gradient is a view: no temporary
@@ -27,15 +28,14 @@ class Bf16Job final : public FlatJob {
   void after_backward(bool boundary) override;
   void optimizer_step() override;
   void ready(Parameter& parameter, Tensor gradient);
+  void add_to_flat(Parameter& parameter, const Tensor& flat);
   void reduce(std::size_t first, std::size_t end);
 
-  std::vector<Tensor> gradients_;      // by group: [A] in fp32
-  std::vector<std::size_t> group_of_;  // by parameter index
+  std::vector<Tensor> gradients_;  // by group: [A] in fp32
 };
 
 void Bf16Job::initialize_optimizer() {
   states_.resize(groups_.size());
-  group_of_.resize(model_->parameters_in_order.size());
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     OptimizerGroup& group = groups_[i];
     states_[i].flat = flatten(group);
@@ -44,13 +44,12 @@ void Bf16Job::initialize_optimizer() {
         trace_.empty({{group.padded(), Symbol::parameters}}, DType::fp32, "flat fp32 gradients", Category::gradients));
     ops::launch(trace_, KernelKind::fill, {}, gradients_.back(), "flat fp32 gradients");
     for (Parameter* parameter : group.parameters) {
-      group_of_[static_cast<std::size_t>(parameter->index)] = i;
       parameter->on_gradient = [this](Parameter& p, Tensor gradient) { ready(p, std::move(gradient)); };
     }
   }
 }
 
-// The gradient hook: autograd's own accumulation, then a cast copy of it is added to the flat one.
+// Autograd's own accumulation.
 void Bf16Job::ready(Parameter& parameter, Tensor gradient) {
   if (!parameter.grad) {
     parameter.grad = std::move(gradient);
@@ -59,16 +58,23 @@ void Bf16Job::ready(Parameter& parameter, Tensor gradient) {
     gradient = {};
   }
   trace_.host_work(HostWorkKind::zero_grad_hook, 1, "gradient hook");
-  const Tensor wide = trace_.empty(parameter.shape, DType::fp32, "gradient in fp32", Category::temporaries);
-  ops::launch(trace_, KernelKind::upcast, {&parameter.grad}, wide, "gradient in fp32");
-  const Tensor& flat = gradients_[group_of_[static_cast<std::size_t>(parameter.index)]];
-  trace_.compute(Kernel::pointwise(KernelKind::vectorized, DType::fp32, wide.numel(), wide.bytes() * 3), {&flat, &wide},
-                 {&flat}, "accumulate gradient in fp32");
-  ops::launch(trace_, KernelKind::fill, {}, parameter.grad, "zero gradient");
 }
 
-// Dense groups, then expert groups: each list is joined until it exceeds the engine's limit.
+// A cast copy of the gradient is added to the flat one.
+void Bf16Job::add_to_flat(Parameter& parameter, const Tensor& flat) {
+  if (!parameter.grad) return;
+  const Tensor wide = trace_.empty(parameter.shape, DType::fp32, "gradient in fp32", Category::temporaries);
+  ops::launch(trace_, KernelKind::upcast, {&parameter.grad}, wide, "gradient in fp32");
+  trace_.compute(Kernel::pointwise(KernelKind::vectorized, DType::fp32, wide.numel(), wide.bytes() * 3), {&flat, &wide},
+                 {&flat}, "accumulate gradient in fp32");
+}
+
+// All gradients into the flat ones; then dense groups, then expert groups: each list is joined until it exceeds the engine's
+// limit.
 void Bf16Job::after_backward(bool boundary) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    for (Parameter* parameter : groups_[i].parameters) add_to_flat(*parameter, gradients_[i]);
+  }
   if (!boundary) return;
   std::size_t first = 0;
   std::int64_t elements = 0;

@@ -13,12 +13,41 @@ BucketedJob::BucketedJob(const Scenario& scenario, int rank, RankProgram& progra
   buckets_.keep = [this](std::size_t group, std::size_t index, const Tensor& gradient) {
     keep(group, index, gradient);
   };
+  sums_.resize(groups_.size());
+  buckets_.claim = [this](std::size_t group) { sums_of(group); };
+  buckets_.sum = [this](std::size_t group, std::size_t index, const Tensor& gradient) {
+    add_to_sums(group, index, gradient);
+  };
 }
 
 void BucketedJob::hook_gradients() {
   for (Parameter& parameter : model_->parameters_in_order) {
     parameter.on_gradient = [this](Parameter& p, Tensor gradient) { ready(p, std::move(gradient)); };
   }
+}
+
+Tensor& BucketedJob::sums_of(std::size_t group) {
+  Tensor& sums = sums_[group];
+  if (!sums) {
+    sums = trace_.empty({{groups_[group].partition(), Symbol::parameters}}, DType::fp32, "gradient partition",
+                        Category::gradients);
+    ops::launch(trace_, KernelKind::fill, {}, sums, "gradient partition");
+  }
+  return sums;
+}
+
+Tensor BucketedJob::slice_of_sums(std::size_t group, std::size_t index) {
+  return sums_of(group).view_as({{groups_[group].slice(index, groups_[group].rank)}});
+}
+
+void BucketedJob::add_to_sums(std::size_t group, std::size_t index, const Tensor& gradient) {
+  const Tensor slice = slice_of_sums(group, index);
+  Tensor wide = gradient.view_as(slice.shape);
+  if (gradient.dtype != DType::fp32) {
+    wide = trace_.empty(slice.shape, DType::fp32, "gradient in fp32", Category::temporaries);
+    ops::launch(trace_, KernelKind::upcast, {&gradient}, wide, "accumulate gradient in fp32");
+  }
+  ops::launch(trace_, KernelKind::vectorized, {&slice, &wide}, slice, "accumulate gradient in fp32");
 }
 
 void BucketedJob::ready(Parameter& parameter, Tensor gradient) {

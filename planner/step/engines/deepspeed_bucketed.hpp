@@ -21,6 +21,14 @@ class BucketedJob : public FlatJob {
   bool boundary() const { return boundary_; }  ///< is it the last micro-batch of a step?
   bool first_micro_batch() const { return trace_.micro_batch == 0; }
   void hook_gradients();
+  /// Micro-batches are summed in another type than gradients have: slices of this rank's partition alone, in fp32 (4 a).
+  bool accumulates_fp32() const {
+    return plan().gradient_dtype == DType::fp32 && plan().compute_dtype() != DType::fp32;
+  }
+  /// The sums of a group, made if they are not there.
+  Tensor& sums_of(std::size_t group);
+  /// A parameter's place in them.
+  Tensor slice_of_sums(std::size_t group, std::size_t index);
 
   /// A reduced gradient of a parameter that touches this rank's partition.
   virtual void keep(std::size_t group, std::size_t index, const Tensor& gradient) = 0;
@@ -33,7 +41,10 @@ class BucketedJob : public FlatJob {
   void ready(Parameter& parameter, Tensor gradient);
   bool reduces_when_ready() const { return stage2() || plan().zero.overlap_comm; }
 
+  void add_to_sums(std::size_t group, std::size_t index, const Tensor& gradient);
+
   GradientBuckets buckets_;
+  std::vector<Tensor> sums_;  // by group
   bool boundary_ = false;
 };
 

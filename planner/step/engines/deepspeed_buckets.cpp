@@ -106,11 +106,13 @@ void GradientBuckets::reduce() {
     Tensor view = source.view_as({{elements_}});
     communicate(view, all.front());
   } else if (plan_.zero.reduce_scatter) {
+    claim_groups();
     reduce_together(source, all);
   } else {
     Tensor view = source.view_as({{elements_}});
     communicate(view, all.front());
   }
+  add_slices();
   for (Entry& entry : entries_) {
     const OptimizerGroup& group = groups_[entry.group];
     const bool mine = group.slice(entry.index, group.rank) > 0;
@@ -122,6 +124,23 @@ void GradientBuckets::reduce() {
   }
   entries_.clear();
   elements_ = 0;
+}
+
+// Where slices are added in fp32, their sums are there before they are reduced.
+void GradientBuckets::claim_groups() {
+  if (!adds_slices()) return;
+  for (const Entry& entry : entries_) {
+    if (groups_[entry.group].slice(entry.index, groups_[entry.group].rank) > 0) claim(entry.group);
+  }
+}
+
+void GradientBuckets::add_slices() {
+  if (!adds_slices()) return;
+  for (const Entry& entry : entries_) {
+    if (groups_[entry.group].slice(entry.index, groups_[entry.group].rank) > 0)
+      sum(entry.group, entry.index, entry.gradient);
+  }
+  flat_ = {};
 }
 
 void GradientBuckets::average(const Tensor& gradients) {
@@ -189,6 +208,7 @@ void GradientBuckets::reduce_once(const Tensor& source, const std::vector<Slice>
     ++copies;
   }
   if (mine > 0) trace_.compute(copy_kernel(mine, source.dtype, copies), {&flat}, {&source}, "take own gradients back");
+  if (adds_slices()) flat_ = std::move(flat);
 }
 
 // In the communication type, through a cast copy where that is another one.

@@ -31,6 +31,11 @@ class GradientBuckets {
   /// Called during a reduction with each parameter that touches this rank's partition and its whole, reduced gradient.
   std::function<void(std::size_t group, std::size_t index, const Tensor& gradient)> keep;
 
+  /// Where slices are added in fp32: called with each group of which this rank has one before they are reduced, and with each
+  /// reduced gradient of them.
+  std::function<void(std::size_t group)> claim;
+  std::function<void(std::size_t group, std::size_t index, const Tensor& gradient)> sum;
+
   /// Allocates the bucket's memory if it is not there.
   void set_up();
   /// Takes the parameter's gradient; reduces what is in the bucket before if it does not fit.
@@ -55,6 +60,8 @@ class GradientBuckets {
   };
 
   std::vector<Slice> slices() const;
+  void claim_groups();
+  void add_slices();
   void reduce_separate();
   void average(const Tensor& gradients);
   void reduce_together(const Tensor& source, const std::vector<Slice>& slices);
@@ -70,6 +77,7 @@ class GradientBuckets {
   std::int64_t elements_ = 0;
   std::vector<Entry> entries_;
   std::vector<Tensor> reduced_;  // others' gradients that live on
+  Tensor flat_;                  // what was reduced, until its slices have been added in fp32
 };
 
 }  // namespace plimsoll

@@ -4,6 +4,7 @@
 //   host   a group: fp32 master 4 a, 16-bit staging 2 a, fp32 gradient 4 a (pinned if asked for; pinning copies), moments 8 a
 //          (never pinned, from the first step on); one scratch of 2 Lambda for all
 //   last backward     a reduced gradient's slice is cast to fp32 and copied into the host's gradient
+//                     (with fp32 accumulation every backward adds it to sums on the GPU, 4 a, from which the last one copies)
 //   earlier backward  the whole 16-bit gradient goes to a buffer of its own on the host; the next micro-batch brings it back
 //                     through the GPU's scratch and adds
 //   step   the host's AdamW, a cast into the staging buffer, one copy to the GPU
@@ -110,12 +111,13 @@ void OffloadedJob::initialize_optimizer() {
 // A parameter's reduced gradient: to the host as it is, or at the end of a step its slice in fp32.
 void OffloadedJob::keep(std::size_t group, std::size_t index, const Tensor& gradient) {
   const OptimizerGroup& of = groups_[group];
-  if (plan().gradient_accumulation > 1) accumulate(*of.parameters[index], gradient);
+  if (plan().gradient_accumulation > 1 && !accumulates_fp32()) accumulate(*of.parameters[index], gradient);
   if (!boundary()) return;
   Scoped category(trace_.category, Category::temporaries);
-  const Tensor slice = gradient.view_as({{of.slice(index, of.rank)}});
+  const Tensor slice =
+      accumulates_fp32() ? slice_of_sums(group, index) : gradient.view_as({{of.slice(index, of.rank)}});
   norms_[group].push_back(deepspeed::gradient_norm(trace_, slice));
-  deepspeed::check_finite(trace_, gradient);
+  deepspeed::check_finite(trace_, accumulates_fp32() ? slice : gradient);
   trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "is it finite");
   Tensor wide = slice;
   if (slice.dtype != master_dtype()) {
@@ -180,6 +182,7 @@ void OffloadedJob::optimizer_step() {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     step_on_host(i);
     copy(host_[i].staging, states_[i].flat, host_[i].staging.bytes(), true, "updated parameters");
+    if (accumulates_fp32()) sums_of(i) = {};
   }
   gather_updated();
   for (std::vector<Tensor>& norms : norms_) norms.clear();

@@ -4,7 +4,8 @@
 // groups, from the first reduction that brings one to the step, where each group's slices are joined (2 a), cast to fp32
 // (4 a) and stepped with.
 // At stage 2 every micro-batch from the second on fills a second buffer of 2 G, added into the first.
-// With fp32 accumulation, where BF16_Optimizer does not apply, it is the slices alone, in fp32, each added through a copy in fp32.
+// With fp32 accumulation, where BF16_Optimizer does not apply, it is the slices alone, in fp32 and by group (4 a), each added
+// through a copy in fp32; they lie as the master does, so that the step takes them as they are.
 // Source: DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py; the allocator trace of a step, event by event.
 #include "planner/step/autograd/ops.hpp"
 #include "planner/step/engines/deepspeed.hpp"
@@ -30,16 +31,11 @@ class PartitionedJob final : public BucketedJob {
  private:
   using Pieces = std::vector<Tensor>;  // this rank's slices of one group's gradients
 
-  bool accumulates_fp32() const {
-    return plan().gradient_dtype == DType::fp32 && plan().compute_dtype() != DType::fp32;
-  }
-
   void initialize_optimizer() override;
   void optimizer_step() override;
   void keep(std::size_t group, std::size_t index, const Tensor& gradient) override;
   void finish_reductions() override;
 
-  void keep_fp32(std::size_t group, std::size_t index, const Tensor& gradient);
   void pad(std::size_t group, Pieces& pieces);
   void check_overflow();
   void compute_norms();
@@ -47,7 +43,6 @@ class PartitionedJob final : public BucketedJob {
 
   std::int64_t kept_elements_ = 0;  // G
   Tensor partition_;                // 2 G of this micro-batch
-  Tensor accumulated_;              // fp32 accumulation: 4 a
   std::vector<Pieces> arriving_;    // by group, of this micro-batch
   std::vector<Pieces> averaged_;    // by group, of the step so far
 };
@@ -71,10 +66,13 @@ void PartitionedJob::initialize_optimizer() {
 // A gradient that touches this rank's partition, reduced: copied whole behind the others.
 void PartitionedJob::keep(std::size_t group, std::size_t index, const Tensor& gradient) {
   if (arriving_.empty()) arriving_.resize(groups_.size());
-  if (accumulates_fp32()) return keep_fp32(group, index, gradient);
   const OptimizerGroup& of = groups_[group];
-  Pieces& pieces = arriving_[group];
+  Pieces& pieces = accumulates_fp32() ? averaged_[group] : arriving_[group];
   if (pieces.empty()) pieces.resize(of.parameters.size());
+  if (accumulates_fp32()) {
+    pieces[index] = slice_of_sums(group, index);
+    return;
+  }
   const Shape slice{{of.slice(index, of.rank)}};
   if (!plan().zero.contiguous_gradients) {  // stays where autograd put it
     pieces[index] = gradient.view_as(slice);
@@ -90,30 +88,14 @@ void PartitionedJob::keep(std::size_t group, std::size_t index, const Tensor& gr
   pieces[index] = partition_.view_as(slice);
 }
 
-void PartitionedJob::keep_fp32(std::size_t group, std::size_t index, const Tensor& gradient) {
-  const OptimizerGroup& of = groups_[group];
-  if (!accumulated_) {
-    std::int64_t elements = 0;
-    for (const OptimizerGroup& each : groups_) elements += each.partition();
-    accumulated_ =
-        trace_.empty({{elements, Symbol::parameters}}, DType::fp32, "gradient partition", Category::gradients);
-    ops::launch(trace_, KernelKind::fill, {}, accumulated_, "gradient partition");
-  }
-  Pieces& pieces = averaged_[group];
-  if (pieces.empty()) pieces.resize(of.parameters.size());
-  pieces[index] = accumulated_.view_as({{of.slice(index, of.rank)}});
-  Tensor wide = gradient.view_as(pieces[index].shape);
-  if (gradient.dtype != DType::fp32) {
-    wide = trace_.empty(pieces[index].shape, DType::fp32, "gradient in fp32", Category::temporaries);
-    ops::launch(trace_, KernelKind::upcast, {&gradient}, wide, "accumulate gradient in fp32");
-  }
-  ops::launch(trace_, KernelKind::vectorized, {&pieces[index], &wide}, pieces[index], "accumulate gradient in fp32");
-}
-
 // The end of a backward's reductions: what came is the step's gradient so far, or is added to it.
 void PartitionedJob::finish_reductions() {
   arriving_.resize(groups_.size());
-  for (std::size_t i = 0; i < groups_.size() && !accumulates_fp32(); ++i) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (accumulates_fp32()) {
+      if (boundary()) sums_of(i);
+      continue;
+    }
     Pieces pieces;
     for (Tensor& piece : arriving_[i]) {
       if (piece) pieces.push_back(std::move(piece));
@@ -177,6 +159,7 @@ void PartitionedJob::compute_norms() {
 
 // Slices joined, cast to the master's type; of a single slice there is nothing to join.
 Tensor PartitionedJob::joined_gradient(std::size_t group) {
+  if (accumulates_fp32()) return std::move(sums_of(group));
   Pieces& pieces = averaged_[group];
   const Shape shape{{groups_[group].partition(), Symbol::parameters}};
   Tensor flat = pieces.front().view_as(shape);
@@ -195,13 +178,7 @@ Tensor PartitionedJob::joined_gradient(std::size_t group) {
 }
 
 void PartitionedJob::optimizer_step() {
-  if (accumulates_fp32()) {
-    for (std::size_t i = 0; i < groups_.size(); ++i) {
-      std::erase_if(averaged_[i], [](const Tensor& piece) { return !piece; });
-      pad(i, averaged_[i]);
-    }
-    accumulated_ = {};  // the slices hold it
-  }
+  for (Pieces& pieces : averaged_) std::erase_if(pieces, [](const Tensor& piece) { return !piece; });
   check_overflow();
   compute_norms();
   for (std::size_t i = 0; i < groups_.size(); ++i) {

@@ -13,9 +13,10 @@ namespace plimsoll {
 
 namespace {
 
-/// A projection viewed as heads-major; its gradient after rotary comes heads-major and is copied to token order.
-Variable by_heads(LayerContext& c, const Variable& projected, bool copies_gradient) {
-  return ops::view(c.g, projected, projected.shape, copies_gradient);
+/// A projection viewed as heads-major; its gradient after rotary comes heads-major and is copied to token order (of a single
+/// head both orders are one).
+Variable by_heads(LayerContext& c, const Variable& projected, std::int64_t heads, bool copies_gradient) {
+  return ops::view(c.g, projected, projected.shape, copies_gradient && heads > 1);
 }
 
 Variable head_norm(LayerContext& c, NormModule& module, const Variable& x, std::int64_t heads, Dim head_dim,
@@ -108,17 +109,17 @@ Heads project(LayerContext& c, AttentionModule& module, const Variable& x, const
   heads.q = linear(c, module.q, x, "q projection");
   // Norms of the whole width work on the projections; all three are viewed as heads afterwards.
   if (whole) heads.q = norm(c, module.q_norm, heads.q);
-  if (!whole) heads.q = by_heads(c, heads.q, true);
+  if (!whole) heads.q = by_heads(c, heads.q, spec.q_heads, true);
   if (at_once) heads.q = head_norm(c, module.q_norm, heads.q, spec.q_heads, d, Symbol::heads);
   heads.k = linear(c, module.k, x, "k projection");
   if (whole) heads.k = norm(c, module.k_norm, heads.k);
-  if (!whole) heads.k = by_heads(c, heads.k, true);
+  if (!whole) heads.k = by_heads(c, heads.k, spec.kv_heads, true);
   if (at_once) heads.k = head_norm(c, module.k_norm, heads.k, spec.kv_heads, d, Symbol::kv_heads);
   heads.v = linear(c, module.v, x, "v projection");
-  if (whole) heads.q = by_heads(c, heads.q, true);
-  if (whole) heads.k = by_heads(c, heads.k, true);
+  if (whole) heads.q = by_heads(c, heads.q, spec.q_heads, true);
+  if (whole) heads.k = by_heads(c, heads.k, spec.kv_heads, true);
   // The fused kernels hand back dv in v's own order; repeating heads does not.
-  heads.v = by_heads(c, heads.v, eager);
+  heads.v = by_heads(c, heads.v, spec.kv_heads, eager);
   if (per_head && style.norms_after_projections) normalise(c, module, heads);
   return heads;
 }

@@ -36,6 +36,7 @@ class EagerAttention {
     scores = masked(scores);
     Variable weights = sinks ? softmax_with_sinks(scores, *sinks) : softmax(scores, heads.q.dtype);
     scores = {};
+    c_.attention_weights = weights.data();
     Variable result;
     {
       const Variable mixed = second_product(weights, values);
@@ -47,10 +48,14 @@ class EagerAttention {
  private:
   std::int64_t batches() const { return c_.batch() * s_.q_heads; }
 
+  /// Repeated heads are a copy, but for those of a single one, which a view can show as many.
+  bool is_copied() const { return s_.kv_heads != s_.q_heads && s_.kv_heads > 1; }
+
   Variable repeat(const Variable& x, std::int64_t width, const char* name) {
     if (s_.kv_heads == s_.q_heads) return x;
     const Shape wide{c_.tokens(), {s_.q_heads * width, Symbol::q_width}};
-    return ops::contiguous(g_, ops::expand(g_, x, wide), name);
+    const Variable expanded = ops::expand(g_, x, wide);
+    return is_copied() ? ops::contiguous(g_, expanded, name) : expanded;
   }
 
   /// A batched product reads heads one after the other: what lies by token is copied, unless there is one batch.
@@ -59,18 +64,17 @@ class EagerAttention {
   }
 
   Variable first_product(const Heads& heads, const Variable& keys) {
-    const bool repeated = s_.kv_heads != s_.q_heads;
     // Autocast converts the second operand first.
     Variable k = ops::cast(g_, keys, narrow_, "k cast");
     const Variable narrow = ops::cast(g_, heads.q, narrow_, "q cast");
     const Variable q = in_head_order(narrow, heads.q_by_head, "q by head");
-    k = in_head_order(k, repeated || heads.q_by_head, "k by head");
+    k = in_head_order(k, is_copied() || heads.q_by_head, "k by head");
     return product(q, k, square_, c_.sequence(), s_.head_dim, "attention scores");
   }
 
   Variable second_product(const Variable& weights, const Variable& values) {
     const Variable narrow = ops::cast(g_, weights, narrow_, "attention weights");
-    const Variable v = in_head_order(values, s_.kv_heads != s_.q_heads, "v by head");
+    const Variable v = in_head_order(values, is_copied(), "v by head");
     const Variable mixed = product(narrow, v, {c_.tokens(), {s_.q_heads * s_.value_dim, Symbol::q_width}}, s_.value_dim,
                                    c_.sequence(), "attention output");
     return ops::view(g_, mixed, mixed.shape, c_.batch() > 1);  // its gradient comes by token

@@ -107,6 +107,7 @@ Variable weighted_layer(LayerContext& c, DecoderLayerModule& module, const Varia
 Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable input, const RotaryTables& tables,
                        std::vector<Variable>* router_logits) {
   return call_module(c, module, std::move(input), [&](const Variable& x) {
+    Scoped weights(c.attention_weights, Tensor{});
     if (c.scenario.model.family == "minimax" || c.scenario.model.family == "minimax_text_01") {
       return weighted_layer(c, module, x, tables, router_logits);
     }

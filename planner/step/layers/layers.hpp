@@ -32,6 +32,8 @@ struct LayerContext {
   std::vector<Variable> outputs;    ///< what the model's output object holds until the caller has taken the loss
   bool flat_tokens = false;         ///< modules are called with all tokens in one dimension
   std::vector<Tensor> masks = {};   ///< additive attention masks, where scores are in memory
+  /// Where scores are in memory, attention hands them back beside its output, and the layer names them until it returns.
+  Tensor attention_weights = {};
 
   std::int64_t batch() const { return scenario.plan.micro_batch; }
   std::int64_t sequence() const { return scenario.plan.sequence; }

@@ -131,6 +131,28 @@ TEST(DeepSpeedStage2, DoesNotJoinTheSlicesThatItAddsUpInFp32) {
               ElementsAre(4 * 44, 4 * 32, 4 * 32, 4 * 64, 4 * 256));
 }
 
+TEST(DeepSpeedStage2, StepsWithItsFp32SumsAsTheyAre) {
+  const RankProgram program = build({"zero.stage=2", "gradient_dtype=fp32"});
+  EXPECT_THAT(sizes_of(program, phase(program, "steady_step"), "flat gradients"), IsEmpty());
+  EXPECT_THAT(sizes_of(program, phase(program, "steady_step"), "gradients in fp32"), IsEmpty());
+}
+
+// The last partition ends in padding (858 elements on three ranks, 856 of them parameters): a part of the sums, no tensor.
+TEST(DeepSpeedStage2, PadsItsFp32SumsInPlace) {
+  const RankProgram program = build({"zero.stage=2", "world_size=3", "gradient_dtype=fp32"}, 2);
+  EXPECT_THAT(sizes_of(program, steady(program), "gradient partition"), ElementsAre(4 * 286));
+  EXPECT_THAT(sizes_of(program, steady(program), "padding of gradients"), IsEmpty());
+}
+
+TEST(DeepSpeedOffload, SumsInFp32OnTheDevice) {
+  const RankProgram program =
+      build({"zero.stage=2", "offload.optimizer=cpu", "gradient_accumulation=2", "gradient_dtype=fp32"});
+  EXPECT_THAT(sizes_of(program, steady(program), "gradient partition"), ElementsAre(4 * a));
+  EXPECT_THAT(sizes_of(program, steady(program), "accumulated gradient"), IsEmpty());
+  EXPECT_EQ(live(program, phase(program, "steady_accumulation")).at_end.gpu.at(Category::gradients), 4 * a);
+  EXPECT_EQ(live(program, steady(program)).at_end.gpu.at(Category::gradients), 0);
+}
+
 // Without a bucket and with overlap_comm the gradients of rank 1 (final norm, down, up) live until the next reduction, for
 // which the host waits for the device first.
 TEST(DeepSpeedStage2, WithoutABucketOthersGradientsLiveToTheNextReduction) {
@@ -271,6 +293,19 @@ TEST(DeepSpeedBf16Optimizer, KeepsFp32GradientsOfAllParameters) {
   EXPECT_THAT(sizes_of(program, steady(program), "reduce bucket"), IsEmpty());
   EXPECT_THAT(reduced(program), ElementsAre(psi));
   EXPECT_THAT(sizes_of(program, steady(program), "gradients in the communication type"), ElementsAre(2 * psi));
+}
+
+// Not in the hooks: one after the other in the order of parameters, beside all 16-bit gradients.
+TEST(DeepSpeedBf16Optimizer, AddsGradientsInFp32WhenBackwardHasEnded) {
+  const RankProgram program = build({"zero.stage=1", "gradient_dtype=fp32"});
+  EXPECT_THAT(sizes_of(program, phase(program, "steady_backward"), "gradient in fp32"),
+              ElementsAre(4 * 256, 4 * 64, 4 * 32, 4 * 32, 4 * 64, 4 * 128, 4 * 128, 4 * 128, 4 * 8, 4 * 8, 4 * 8));
+  bool ended = false;
+  for (const BufferDecl* buffer : allocated(program, phase(program, "steady_backward"))) {
+    const std::string_view name = buffer->name;
+    ended = ended || name == "gradient in fp32";
+    EXPECT_FALSE(ended && name == "weight gradient") << "before backward had ended";
+  }
 }
 
 TEST(DeepSpeedStage0, StepsOnceWithZerosAtInit) {

@@ -57,5 +57,46 @@ TEST(TorchEngines, DdpIsSoundWithEveryOption) {
   expect_sound(with(base, {"precision=bf16", "master_weights=none", "optimizer.moments=bf16", "compile=true"}));
 }
 
+/// Bytes of a tensor of that name that are alive when the last tensor called `then` is allocated in forward.
+std::int64_t alive_at(const RankProgram& program, std::string_view name, std::string_view then) {
+  const auto [first, end] = phase(program, "steady_forward");
+  std::int64_t now = 0, result = 0;
+  for (OpId id = first; id < end; ++id) {
+    const auto* alloc = std::get_if<Alloc>(&program.ops[id].action);
+    const auto* free = std::get_if<Free>(&program.ops[id].action);
+    if (!alloc && !free) continue;
+    const BufferDecl& buffer = program.buffers[alloc ? alloc->buffer : free->buffer];
+    if (buffer.name == name) now += alloc ? buffer.size.count : -buffer.size.count;
+    if (alloc && buffer.name == then) result = now;
+  }
+  return result;
+}
+
+// softmax(...) comes back beside attention's output, and Python's name for it, "_", lives until the layer returns.
+TEST(TorchEngines, RecomputedLayersHoldTheScoresThatAttentionHandsBack) {
+  const std::vector<std::string> base{"engine=ddp", "world_size=1", "sequence=8", "recompute=full"};
+  const StepProgram program = build_step(make_scenario(llama, with(base, {"attention=eager"})), 0);
+  const RankProgram& rank = program.classes.front().program;
+  EXPECT_EQ(alive_at(rank, "attention weights", "mlp output"), 2 * 4 * 8 * 8) << "2 b A S^2";
+  EXPECT_EQ(alive_at(rank, "attention weights in fp32", "mlp output"), 0);
+}
+
+// The heads of a single key or value head are a view of it, until the product reads them.
+TEST(TorchEngines, ASingleKeyHeadIsCopiedByTheProductThatReadsIt) {
+  constexpr const char* single = R"({"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "num_key_value_heads": 1, "intermediate_size": 64, "vocab_size": 96,
+    "tie_word_embeddings": true, "max_position_embeddings": 64})";
+  const auto copies = [&](const char* batch, const char* name) {
+    const StepProgram program =
+        build_step(make_scenario(single, {"engine=ddp", "world_size=1", "sequence=8", "attention=eager", batch}), 0);
+    const RankProgram& rank = program.classes.front().program;
+    return sizes_of(rank, phase(rank, "steady_forward"), name).size();
+  };
+  EXPECT_EQ(copies("micro_batch=2", "repeated k"), 0u);
+  EXPECT_EQ(copies("micro_batch=2", "k by head"), 1u);
+  EXPECT_EQ(copies("micro_batch=2", "v by head"), 1u);
+  EXPECT_EQ(copies("micro_batch=1", "k by head"), 0u);
+}
+
 }  // namespace
 }  // namespace plimsoll
