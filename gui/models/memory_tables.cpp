@@ -15,13 +15,26 @@ std::string layers_in_words(int first, int last) {
   return first == last ? fmt::format("{}", first) : fmt::format("{} to {}", std::max(0, first), last);
 }
 
+/// As the hull draws it.
+std::string ink_of(const LedgerRow& row) {
+  switch (row.kind) {
+    case LedgerRow::Kind::category: return row.name;
+    case LedgerRow::Kind::unused: return "reserved but not in use then";
+    case LedgerRow::Kind::outside: return "outside the framework";
+    case LedgerRow::Kind::allocated:
+    case LedgerRow::Kind::device: break;
+  }
+  return {};
+}
+
 TableRow row_of(const LedgerRow& row, const Ledger& ledger) {
   const bool sum = row.kind == LedgerRow::Kind::allocated || row.kind == LedgerRow::Kind::device;
   return {{cell_of_text(row.name),
            cell_of_bytes(row.bytes.count),
            {share_in_words(row.bytes, ledger.capacity), static_cast<double>(row.bytes.count), {}}},
           row.number,
-          sum};
+          sum,
+          ink_of(row)};
 }
 
 TableData tensors_table() {

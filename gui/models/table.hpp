@@ -23,8 +23,9 @@ struct TableCell {
 
 struct TableRow {
   std::vector<TableCell> cells;
-  std::string id;       ///< of what it is about: the name of a number, a category, a key
-  bool strong = false;  ///< a sum
+  std::string id;        ///< of what it is about: the name of a number, a category, a key
+  bool strong = false;   ///< a sum
+  std::string ink = {};  ///< the name whose colour and pattern stand before it
   bool operator==(const TableRow&) const = default;
 };
 

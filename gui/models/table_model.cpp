@@ -19,7 +19,7 @@ void TableModel::show(TableData table) {
   for (int row = 0; row < rowCount(); ++row) {
     const TableRow& before = table_.rows[static_cast<std::size_t>(row)];
     const TableRow& after = table.rows[static_cast<std::size_t>(row)];
-    if (before.strong != after.strong || before.id != after.id) changed |= QRect(0, row, columnCount(), 1);
+    if (before.strong != after.strong || before.ink != after.ink) changed |= QRect(0, row, columnCount(), 1);
     for (int column = 0; column < columnCount(); ++column) {
       const auto c = static_cast<std::size_t>(column);
       if (before.cells[c] != after.cells[c]) changed |= QRect(column, row, 1, 1);
@@ -58,6 +58,7 @@ QVariant TableModel::data(const QModelIndex& index, int role) const {
     case order_role:
       return table_.columns[column].right ? QVariant(cell.order) : QVariant(QString::fromStdString(cell.text));
     case id_role: return QString::fromStdString(row.id);
+    case ink_role: return QString::fromStdString(row.ink);
     default: return {};
   }
 }

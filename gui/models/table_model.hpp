@@ -10,7 +10,7 @@ namespace plimsoll::gui {
 class TableModel : public QAbstractTableModel {
   Q_OBJECT
  public:
-  enum Roles { order_role = Qt::UserRole, id_role };
+  enum Roles { order_role = Qt::UserRole, id_role, ink_role };
 
   using QAbstractTableModel::QAbstractTableModel;
 

@@ -51,7 +51,6 @@ SearchJob::~SearchJob() {
 }
 
 void SearchJob::start(SearchQuestion question) {
-  cancel();
   for (const std::string& key : question.open) question.text.settings.erase(key);
   running_ = true;
   const std::uint64_t run = ++run_;
@@ -63,7 +62,6 @@ void SearchJob::start(SearchQuestion question) {
         },
         Qt::QueuedConnection);
   };
-  stopping_.push_back(std::move(thread_));
   thread_ = std::jthread([this, to_here, asked = std::move(question)](const std::stop_token& stop) {
     std::shared_ptr<const Recommendation> result;
     std::string error;
@@ -90,18 +88,11 @@ void SearchJob::start(SearchQuestion question) {
     } catch (const MachineError& failure) {
       error = failure.what();
     }
-    if (stop.stop_requested()) result = nullptr;
     to_here([this, asked, result, error] { take(asked, result, QString::fromStdString(error)); });
   });
 }
 
-void SearchJob::cancel() {
-  thread_.request_stop();
-  if (!running_) return;
-  running_ = false;
-  ++run_;  // what it still sends is not heard
-  Q_EMIT finished({});
-}
+void SearchJob::cancel() { thread_.request_stop(); }
 
 void SearchJob::take(const SearchQuestion& asked, const std::shared_ptr<const Recommendation>& result,
                      const QString& error) {

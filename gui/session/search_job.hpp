@@ -29,18 +29,19 @@ class SearchJob : public QObject {
   ~SearchJob() override;
 
   bool is_running() const { return running_; }
-  /// Of the last search that ended by itself; null before.
+  /// Of the last search; null before.
   const std::shared_ptr<const Recommendation>& result() const { return result_; }
   /// Whose result it is.
   const SearchQuestion& question() const { return question_; }
 
-  /// Stops the running one first.
+  /// Stops the running one first, and waits until it has.
   void start(SearchQuestion question);
+  /// The best that has been found so far is the result, soon.
   void cancel();
 
  Q_SIGNALS:
   void progressed(const QString& words);
-  /// result() is there, or `error` says why not; "" where it was cancelled.
+  /// result() is there, or `error` says why not.
   void finished(const QString& error);
 
  private:
@@ -51,7 +52,6 @@ class SearchJob : public QObject {
   bool running_ = false;
   std::uint64_t run_ = 0;
   std::jthread thread_;
-  std::vector<std::jthread> stopping_;  ///< the window does not wait for them
 };
 
 }  // namespace plimsoll::gui

@@ -11,7 +11,8 @@
 namespace plimsoll::gui {
 namespace {
 
-constexpr int autosave_delay_ms = 500;
+/// From the first edit that is not saved yet, so that a drag is saved while it goes on.
+constexpr int autosave_delay_ms = 50;
 /// Edits of one key that follow each other faster are one step of the history.
 constexpr qint64 one_drag_ms = 800;
 
@@ -73,7 +74,7 @@ void Session::edit(ScenarioText text, const QString& key, bool merge) {
 
 void Session::ask() {
   generation_ = evaluator_.ask(text());
-  if (!autosave_.isEmpty()) autosave_timer_.start();
+  if (!autosave_.isEmpty() && !autosave_timer_.isActive()) autosave_timer_.start();
 }
 
 void Session::take(const AnswerPtr& answer) {

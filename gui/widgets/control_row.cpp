@@ -4,14 +4,27 @@
 #include <QComboBox>
 #include <QHBoxLayout>
 #include <QLineEdit>
+#include <QRegularExpression>
 #include <QSignalBlocker>
 #include <QSlider>
 #include <QStandardItemModel>
 #include <QToolButton>
+#include <QToolTip>
 #include <algorithm>
 #include <cstdlib>
 
 namespace plimsoll::gui {
+namespace {
+
+/// "8,192", "8.192", "8 192" or "8\u2019192" is 8192, as people write whole numbers in one place or another; all else stays as it is.
+QString without_grouping(const QString& text) {
+  static const QRegularExpression grouped(QStringLiteral("^[0-9]{1,3}([.,\\s_'\u2019\u202f][0-9]{3})+$"));
+  if (!grouped.match(text).hasMatch()) return text;
+  QString digits = text;
+  return digits.remove(QRegularExpression(QStringLiteral("[^0-9]")));
+}
+
+}  // namespace
 
 ControlRow::ControlRow(const Control& control, QWidget* parent)
     : QWidget(parent), control_(control), back_(new QToolButton(this)) {
@@ -71,8 +84,9 @@ void ControlRow::build_number() {
   field_->setFixedWidth(fontMetrics().horizontalAdvance(QString(digits, '0')) + 16);
   connect(slider_, &QSlider::valueChanged, this, &ControlRow::slide);
   connect(field_, &QLineEdit::editingFinished, this, [this] {
-    if (field_->text().toStdString() != state_.value)
-      Q_EMIT chosen(QString::fromStdString(control_.key), field_->text().trimmed());
+    const QString value = without_grouping(field_->text().trimmed());
+    field_->setText(value);
+    if (value.toStdString() != state_.value) Q_EMIT chosen(QString::fromStdString(control_.key), value);
   });
 }
 
@@ -92,10 +106,15 @@ void ControlRow::slide(int index) {
   const int by = index > stop_ ? 1 : -1;
   int to = index;
   while (to >= 0 && to <= slider_->maximum() && !reason(to).isEmpty()) to += by;
-  if (to != index)
-    Q_EMIT refused(tr("%1 = %2 is not legal: %3")
-                       .arg(QString::fromStdString(control_.key),
-                            QString::fromStdString(control_.values[static_cast<std::size_t>(index)]), reason(index)));
+  if (to != index) {
+    const QString words =
+        tr("%1 = %2 is not legal: %3")
+            .arg(QString::fromStdString(control_.key),
+                 QString::fromStdString(control_.values[static_cast<std::size_t>(index)]), reason(index));
+    QToolTip::showText(mapToGlobal(QPoint(0, height())), QStringLiteral("<qt>%1</qt>").arg(words.toHtmlEscaped()),
+                       this);
+    Q_EMIT refused(words);
+  }
   if (to < 0 || to > slider_->maximum()) to = stop_;
   {
     const QSignalBlocker blocker(slider_);

@@ -17,7 +17,8 @@ namespace plimsoll::gui {
 namespace {
 
 constexpr double left_margin = 58, right_margin = 16, top_margin = 26, bottom_margin = 44;
-constexpr double faint = 0.35;  // opacity of what has not settled
+constexpr double left_of_words = 34;  // the mark stands there
+constexpr double faint = 0.35;        // opacity of what has not settled
 
 QString gib(Bytes bytes) { return QString::fromStdString(gibibytes(bytes)); }
 
@@ -228,7 +229,10 @@ void HullView::paint_load_line(QPainter& painter, const Frame& at) const {
   QFont bold = font();
   bold.setBold(true);
   painter.setFont(bold);
-  label(painter, {at.plot.left() + 34, y - 23}, Qt::AlignLeft, tr("capacity %1 GiB").arg(gib(capacity)));
+  const QString words = tr("capacity %1 GiB").arg(gib(capacity)), margin = margin_in_words();
+  const double both = painter.fontMetrics().horizontalAdvance(words + margin) + 24.0;
+  const bool beside = margin_is_over() || left_of_words + both < at.plot.width();
+  label(painter, {at.plot.left() + left_of_words, beside ? y - 23 : y + 4}, Qt::AlignLeft, words);
   if (settled_) {
     const Ledger& ledger = *settled_->ledger;
     painter.setOpacity(answer_->settled && !stale_ ? 1 : faint);
@@ -236,16 +240,23 @@ void HullView::paint_load_line(QPainter& painter, const Frame& at) const {
     const double peak = at.y(ledger.job_device_peak.value);
     painter.drawLine(QPointF(at.plot.left(), peak), QPointF(at.plot.right() + 6, peak));
     painter.setPen(colour_of(ledger.verdict, dark));
-    const bool over = ledger.margin.count < 0;
-    const QString words =
-        over ? tr("over by %1 GiB").arg(gib(Bytes(0) - ledger.margin))
-             : tr("margin %1 GiB (%2)")
-                   .arg(gib(ledger.margin), QString::fromStdString(share_in_words(ledger.margin, ledger.capacity)));
-    label(painter, {at.plot.right(), (over ? peak : y) - 23}, Qt::AlignRight,
-          mark_of(ledger.verdict) + QStringLiteral("  ") + words);
+    label(painter, {at.plot.right(), (margin_is_over() ? peak : y) - 23}, Qt::AlignRight, margin);
     painter.setOpacity(1);
   }
   painter.setFont(font());
+}
+
+bool HullView::margin_is_over() const { return settled_ && settled_->ledger->margin.count < 0; }
+
+QString HullView::margin_in_words() const {
+  if (!settled_) return {};
+  const Ledger& ledger = *settled_->ledger;
+  const QString words =
+      margin_is_over()
+          ? tr("over by %1 GiB").arg(gib(Bytes(0) - ledger.margin))
+          : tr("margin %1 GiB (%2)")
+                .arg(gib(ledger.margin), QString::fromStdString(share_in_words(ledger.margin, ledger.capacity)));
+  return mark_of(ledger.verdict) + QStringLiteral("  ") + words;
 }
 
 const HullView::Part* HullView::part_at(const QPointF& point) const {

@@ -46,6 +46,8 @@ class HullView : public QWidget {
   double name_scale(double slot) const;
   void paint_column(QPainter& painter, const Frame& frame, std::size_t phase);
   void paint_load_line(QPainter& painter, const Frame& frame) const;
+  bool margin_is_over() const;
+  QString margin_in_words() const;  ///< "" until it is known
   void label(QPainter& painter, const QPointF& at, Qt::Alignment side, const QString& words) const;
   const Part* part_at(const QPointF& point) const;
   void choose(const Part& part);

@@ -117,8 +117,9 @@ void InputsPanel::build_files(QFormLayout* form) {
   nodes_->setSpecialValueText(tr("as the cluster says"));
   nodes_->setAccessibleName(tr("Nodes"));
   nodes_->setKeyboardTracking(false);
-  plan_->setPlaceholderText(tr("no file: the controls alone"));
-  plan_->setReadOnly(true);
+  plan_->setPlaceholderText(tr("none"));
+  plan_->setClearButtonEnabled(true);
+  plan_->setToolTip(tr("A plan.json or a ds_config.json; the controls stand over it"));
   plan_->setAccessibleName(tr("Plan file"));
   auto* model_file = file_button(tr("Open a config.json"), this);
   auto* plan_file = file_button(tr("Open a plan.json or ds_config.json"), this);
@@ -135,6 +136,10 @@ void InputsPanel::build_files(QFormLayout* form) {
   connect(cluster_, &QComboBox::activated, this, take_cluster);
   connect(cluster_->lineEdit(), &QLineEdit::editingFinished, this, take_cluster);
   connect(nodes_, &QSpinBox::valueChanged, this, take_cluster);
+  connect(plan_, &QLineEdit::editingFinished, this, [this] {
+    const QString path = plan_->text().trimmed();
+    if (path.toStdString() != session_.text().plan_file) session_.set_plan_file(path);
+  });
   connect(model_file, &QToolButton::clicked, this, [this] {
     const QString path =
         QFileDialog::getOpenFileName(this, tr("Open a model"), {}, tr("config.json (*.json);;All files (*)"));

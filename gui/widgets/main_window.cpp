@@ -42,6 +42,7 @@ MainWindow::MainWindow(Session& session)
       state_(new QLabel) {
   setWindowTitle(tr("Plimsoll"));
   setAcceptDrops(true);
+  setLocale(QLocale::c());  // figures are written as files and the command line have them, in every country
   resize(1440, 900);
   const QStringList titles{tr("Memory"),    tr("Communication"), tr("Time"),
                            tr("Recommend"), tr("Compare A/B"),   tr("Measured")};
@@ -68,6 +69,8 @@ MainWindow::MainWindow(Session& session)
   resizeDocks({inputs_dock}, {350}, Qt::Horizontal);
   resizeDocks({problems_dock_}, {110}, Qt::Vertical);
   statusBar()->addPermanentWidget(state_);
+  connect(statusBar(), &QStatusBar::messageChanged, state_,
+          [this](const QString& words) { state_->setVisible(words.isEmpty()); });  // a message needs the room
   build_menus();
   connect(&session_, &Session::text_changed, this, [this] {
     since_edit_.start();

@@ -39,6 +39,7 @@ ParetoView::ParetoView(QWidget* parent) : QChartView(parent) {
   setMinimumSize(300, 200);
   chart()->setMargins({4, 4, 4, 4});
   chart()->setBackgroundRoundness(0);
+  chart()->setBackgroundBrush(palette().base());
   setFocusPolicy(Qt::NoFocus);  // the table beside it holds the same plans
 }
 

@@ -2,7 +2,6 @@
 #include "gui/widgets/recommend_page.hpp"
 
 #include <QCheckBox>
-#include <QDoubleSpinBox>
 #include <QFileDialog>
 #include <QHBoxLayout>
 #include <QLabel>
@@ -28,7 +27,7 @@ RecommendPage::RecommendPage(Session& session, QWidget* parent)
       load_(new QPushButton(tr("Loa&d plan"), this)),
       write_(new QPushButton(tr("&Write files…"), this)),
       global_batch_(new QSpinBox(this)),
-      budget_(new QDoubleSpinBox(this)),
+      budget_(new QSpinBox(this)),
       tight_(new QCheckBox(tr("accept tight"), this)),
       open_(new QCheckBox(tr("choose every key"), this)),
       state_(new QLabel(this)),
@@ -37,11 +36,15 @@ RecommendPage::RecommendPage(Session& session, QWidget* parent)
       excluded_(new TableView(tr("Excluded plans"), this)),
       chart_(new ParetoView(this)),
       why_(new QTextBrowser(this)) {
-  auto* bar = new QHBoxLayout;
-  build_bar(bar);
+  auto *bar = new QHBoxLayout, *below = new QHBoxLayout;
+  build_bar(bar, below);
   why_->setFrameShape(QFrame::NoFrame);
   why_->setAccessibleName(tr("Why"));
   why_->setTabChangesFocus(true);
+  why_->setPlaceholderText(
+      tr("Find plans looks for the plan with the least time a token that fits these GPUs. It says why that one, and "
+         "what it left "
+         "out and why; a click on a point of the chart, or Return on a row, loads the plan."));
   auto* upper = new QSplitter(Qt::Horizontal);
   upper->addWidget(plans_);
   upper->addWidget(chart_);
@@ -59,6 +62,7 @@ RecommendPage::RecommendPage(Session& session, QWidget* parent)
   auto* layout = new QVBoxLayout(this);
   layout->setContentsMargins(0, 0, 0, 0);
   layout->addLayout(bar);
+  layout->addLayout(below);
   layout->addWidget(splitter, 1);
   connect(search_, &QPushButton::clicked, this, &RecommendPage::search_or_cancel);
   connect(write_, &QPushButton::clicked, this, &RecommendPage::write_files);
@@ -79,15 +83,16 @@ RecommendPage::RecommendPage(Session& session, QWidget* parent)
   connect(&job_, &SearchJob::finished, this, &RecommendPage::show_result);
 }
 
-void RecommendPage::build_bar(QHBoxLayout* bar) {
-  bar->setContentsMargins(8, 6, 8, 4);
+void RecommendPage::build_bar(QHBoxLayout* bar, QHBoxLayout* below) {
+  bar->setContentsMargins(8, 6, 8, 0);
+  below->setContentsMargins(8, 0, 8, 4);
   search_->setDefault(true);
   search_->setToolTip(tr("Searches for the plan with the least time a token that fits (Ctrl+Return)"));
   global_batch_->setRange(0, 1 << 20);
   global_batch_->setSpecialValueText(tr("any"));
   global_batch_->setAccessibleName(tr("Global batch"));
   global_batch_->setToolTip(tr("Sequences of one optimizer step over all ranks"));
-  budget_->setRange(0.5, 600);
+  budget_->setRange(1, 600);
   budget_->setValue(5);
   budget_->setSuffix(tr(" s"));
   budget_->setAccessibleName(tr("Time to search"));
@@ -110,10 +115,11 @@ void RecommendPage::build_bar(QHBoxLayout* bar) {
         static_cast<QWidget*>(batch_label), static_cast<QWidget*>(global_batch_), static_cast<QWidget*>(open_),
         static_cast<QWidget*>(tight_)})
     bar->addWidget(widget);
-  bar->addWidget(busy_);
-  bar->addWidget(state_, 1);
-  bar->addWidget(load_);
-  bar->addWidget(write_);
+  bar->addStretch(1);
+  below->addWidget(busy_);
+  below->addWidget(state_, 1);
+  below->addWidget(load_);
+  below->addWidget(write_);
 }
 
 void RecommendPage::show_answer(const AnswerPtr&, bool) {}
@@ -123,7 +129,7 @@ QWidget* RecommendPage::first_focus() { return search_; }
 void RecommendPage::search_or_cancel() {
   if (job_.is_running()) {
     job_.cancel();
-    state_->setText(tr("cancelled"));
+    state_->setText(tr("stopping …"));
     return;
   }
   SearchQuestion question;
@@ -148,22 +154,37 @@ void RecommendPage::show_result(const QString& error) {
   const auto& result = job_.result();
   if (!result) return;
   const SearchResult& search = result->search;
-  state_->setText(tr("%1 plans, %2 estimated, %3 evaluated in %4 s%5")
-                      .arg(QString::fromStdString(format_count(search.considered)),
-                           QString::fromStdString(format_count(search.estimated)),
-                           QString::fromStdString(format_count(search.evaluated)),
+  state_->setText(tr("%1 of %2 plans evaluated, %3 s%4")
+                      .arg(QString::fromStdString(format_count(search.evaluated)),
+                           QString::fromStdString(format_count(search.considered)),
                            locale().toString(search.seconds, 'f', 1),
-                           search.proven ? tr("; proven the best") : QString()));
+                           search.proven ? tr(", proven the best") : QString()));
   plans_->show_table(plans_table(result->plans));
   excluded_->show_table(exclusions_table(search));
   chart_->show_result(result);
-  why_->setPlainText(QString::fromStdString(recommendation_in_words(*result)));
+  QString why = QString::fromStdString(recommendation_in_words(*result));
+  if (is_behind_the_scenario())
+    why.prepend(tr("The scenario as it stands fits and is faster: the search needs more time.\n"));
+  why_->setPlainText(why);
   load_->setEnabled(!result->plans.empty());
   write_->setEnabled(!result->plans.empty());
   if (!result->plans.empty()) {
     plans_->select_id("0");
     plans_->setFocus();
   }
+}
+
+/// A search that had too little time may end with less than what it was asked from.
+bool RecommendPage::is_behind_the_scenario() const {
+  const AnswerPtr& now = session_.good();
+  const SearchQuestion& asked = job_.question();
+  const std::vector<Listed>& plans = job_.result()->plans;
+  if (plans.empty() || session_.is_stale() || !now->step || now->ledger->verdict != Verdict::fits) return false;
+  const int world = now->scenario->plan.world_size;
+  return now->text.model == asked.text.model && now->text.cluster == asked.text.cluster &&
+         now->text.nodes == asked.text.nodes && asked.global_batch == 0 && plans[0].found.plan.world_size == world &&
+         plans[0].found.plan.sequence == now->scenario->plan.sequence &&
+         now->step->tokens_per_s_per_gpu > plans[0].tokens_per_s / world;
 }
 
 void RecommendPage::load(int index) {

@@ -6,7 +6,7 @@
 #include "gui/widgets/page.hpp"
 
 class QCheckBox;
-class QDoubleSpinBox;
+class QHBoxLayout;
 class QLabel;
 class QProgressBar;
 class QPushButton;
@@ -36,14 +36,14 @@ class RecommendPage : public Page {
   QString write_files_to(const QString& folder);
 
  private:
-  void build_bar(class QHBoxLayout* bar);
+  void build_bar(QHBoxLayout* bar, QHBoxLayout* below);
   void show_result(const QString& error);
+  bool is_behind_the_scenario() const;
 
   Session& session_;
   SearchJob job_;
   QPushButton *search_, *load_, *write_;
-  QSpinBox* global_batch_;
-  QDoubleSpinBox* budget_;
+  QSpinBox *global_batch_, *budget_;
   QCheckBox *tight_, *open_;
   QLabel* state_;
   QProgressBar* busy_;

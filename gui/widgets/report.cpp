@@ -134,7 +134,8 @@ QString save_report(const AnswerPtr& answer, const QString& path) {
   if (!answer || !answer->evaluation) return QObject::tr("there is no answer to report yet");
   QPdfWriter writer(path);
   writer.setPageSize(QPageSize(QPageSize::A4));
-  writer.setPageMargins({15, 15, 15, 15}, QPageLayout::Millimeter);
+  writer.setPageMargins(
+      {});  // the document has its own, of 2 cm: 170 mm are left, and pictures are 640 px = 169.3 mm wide
   writer.setResolution(144);
   writer.setTitle(QStringLiteral("Plimsoll: %1").arg(QString::fromStdString(scenario_in_words(*answer->scenario))));
   QTextDocument document;

@@ -13,6 +13,7 @@
 #include <QSortFilterProxyModel>
 #include <QStaticText>
 #include <QStyledItemDelegate>
+#include <QToolTip>
 #include <cmath>
 
 #include "gui/widgets/theme.hpp"
@@ -27,15 +28,16 @@ class CellDelegate : public QStyledItemDelegate {
   using QStyledItemDelegate::QStyledItemDelegate;
 
   void paint(QPainter* painter, const QStyleOptionViewItem& option, const QModelIndex& index) const override {
-    constexpr int air = 4, swatch_size = 12;
+    constexpr int swatch_size = 12;
     QStyleOptionViewItem cell = option;
     initStyleOption(&cell, index);
     const QStyle* style = cell.widget->style();
     style->drawPrimitive(QStyle::PE_PanelItemViewItem, &cell, painter, cell.widget);
     QRect area = cell.rect.adjusted(air, 0, -air, 0);
-    if (const auto category = category_of_row(index)) {
+    const QString ink = index.column() == 0 ? index.data(TableModel::ink_role).toString() : QString();
+    if (!ink.isEmpty()) {
       const QRect square(area.left(), area.center().y() - swatch_size / 2 + 1, swatch_size, swatch_size);
-      swatch(ink_of(*category, is_dark(cell.palette)), cell.palette).paint(painter, square);
+      swatch(ink_of(ink.toStdString(), is_dark(cell.palette)), cell.palette).paint(painter, square);
       area.setLeft(square.right() + air);
     }
     const bool selected = (cell.state & QStyle::State_Selected) != 0;
@@ -56,13 +58,19 @@ class CellDelegate : public QStyledItemDelegate {
     style->drawPrimitive(QStyle::PE_FrameFocusRect, &focus, painter, cell.widget);
   }
 
- private:
-  static std::optional<std::string> category_of_row(const QModelIndex& index) {
-    static const std::string prefix = "gpu.categories_at_peak.";
-    if (index.column() != 0) return std::nullopt;
-    const std::string id = index.data(TableModel::id_role).toString().toStdString();
-    return id.rfind(prefix, 0) == 0 ? std::optional(id.substr(prefix.size())) : std::nullopt;
+  /// Tells the whole of a text that is cut.
+  bool helpEvent(QHelpEvent* event, QAbstractItemView* view, const QStyleOptionViewItem& option,
+                 const QModelIndex& index) override {
+    const QString words = index.data().toString();
+    if (event->type() != QEvent::ToolTip || index.data(Qt::ToolTipRole).isValid() ||
+        view->fontMetrics().horizontalAdvance(words) <= option.rect.width() - 2 * air)
+      return QStyledItemDelegate::helpEvent(event, view, option, index);
+    QToolTip::showText(event->globalPos(), QStringLiteral("<qt>%1</qt>").arg(words.toHtmlEscaped()), view);
+    return true;
   }
+
+ private:
+  static constexpr int air = 4;
 
   const QStaticText& laid_out(const QString& words, const QFont& font) const {
     constexpr int most = 4000;

@@ -45,10 +45,10 @@ std::vector<OpInk> op_table(bool dark) {
   return {{"GEMM", {QColor(dark ? "#6a5acd" : "#332288"), Qt::SolidPattern}},
           {"attention", {QColor(dark ? "#2f9d55" : "#117733"), Qt::SolidPattern}},
           {"other kernels", {QColor("#88ccee"), Qt::SolidPattern}},
-          {"all-gather", {QColor(dark ? "#b0b04a" : "#999933"), Qt::SolidPattern}},
-          {"reduce-scatter", {QColor(dark ? "#c069b2" : "#aa4499"), Qt::SolidPattern}},
-          {"all-reduce", {QColor("#cc6677"), Qt::SolidPattern}},
-          {"all-to-all", {QColor("#44aa99"), Qt::SolidPattern}},
+          {"all-gather", {QColor(dark ? "#b0b04a" : "#999933"), Qt::BDiagPattern}},
+          {"reduce-scatter", {QColor(dark ? "#c069b2" : "#aa4499"), Qt::FDiagPattern}},
+          {"all-reduce", {QColor("#cc6677"), Qt::DiagCrossPattern}},
+          {"all-to-all", {QColor("#44aa99"), Qt::HorPattern}},
           {"copies", {QColor("#ddcc77"), Qt::SolidPattern}},
           {"host", {QColor(dark ? "#8a8f98" : "#9aa0a8"), Qt::SolidPattern}}};
 }

@@ -21,6 +21,18 @@ SimTime nice_tick(SimTime window, double width) {
   return static_cast<SimTime>(10 * power);
 }
 
+QColor colour_of_path(bool dark) { return QColor(dark ? "#ffb000" : "#d95f02"); }
+
+std::vector<OpInk> legend(bool dark) {
+  std::vector<OpInk> inks = op_inks(dark);
+  inks.push_back({"critical path", {colour_of_path(dark), Qt::SolidPattern}});
+  return inks;
+}
+
+double legend_width(const QFontMetrics& metrics, const OpInk& kind) {
+  return 30.0 + metrics.horizontalAdvance(QString::fromUtf8(kind.name));
+}
+
 }  // namespace
 
 void TimelineView::paintEvent(QPaintEvent*) {
@@ -73,7 +85,7 @@ void TimelineView::paint_row(QPainter& painter, std::size_t row) const {
   painter.setPen(palette().text().color());
   painter.drawText(QRectF(6, area.top(), area.left() - 14, area.height()), Qt::AlignRight | Qt::AlignVCenter,
                    QString::fromUtf8(name_of(lane.lane)));
-  const QColor path(dark ? "#ffb000" : "#d95f02");
+  const QColor path = colour_of_path(dark);
   painter.save();
   painter.setClipRect(area.adjusted(0, -1, 0, 3));
   auto next = std::lower_bound(lane.ops.begin(), lane.ops.end(), begin_,
@@ -84,7 +96,7 @@ void TimelineView::paint_row(QPainter& painter, std::size_t row) const {
     const QRectF bar(from, area.top(), to - from, area.height() - 4);
     const Op& op = program.ops[timed.op];
     const Ink ink = ink_of(program, op, dark);
-    fill(painter, bar, ink);
+    fill(painter, bar, to - from >= 3 ? ink : Ink{ink.colour, Qt::SolidPattern});  // no room for a pattern
     if (critical_[*next]) painter.fillRect(QRectF(from, area.bottom() - 3, to - from, 3), path);
     if (to - from > least_label_width) {
       painter.setPen(text_on(ink.colour));
@@ -174,17 +186,36 @@ void TimelineView::paint_selected(QPainter& painter) const {
   }
 }
 
+/// In as many lines as it needs; from the bottom up.
 void TimelineView::paint_legend(QPainter& painter) const {
   double x = lanes_area().left();
-  const double y = height() - 17;
-  const auto entry = [&](const QString& words, const Ink& ink) {
-    fill(painter, QRectF(x, y, 11, 11), ink);
+  double y = height() - legend_line * legend_lines_ + 3;
+  for (const OpInk& kind : legend(is_dark(palette()))) {
+    const double width = legend_width(fontMetrics(), kind);
+    if (x > lanes_area().left() && x + width > lanes_area().right()) {
+      x = lanes_area().left();
+      y += legend_line;
+    }
+    fill(painter, QRectF(x, y, 11, 11), kind.ink);
     painter.setPen(palette().text().color());
-    painter.drawText(QRectF(x + 16, y - 4, 160, 18), Qt::AlignVCenter | Qt::AlignLeft, words);
-    x += 30 + painter.fontMetrics().horizontalAdvance(words);
-  };
-  for (const OpInk& kind : op_inks(is_dark(palette()))) entry(QString::fromUtf8(kind.name), kind.ink);
-  entry(tr("critical path"), {QColor(is_dark(palette()) ? "#ffb000" : "#d95f02"), Qt::SolidPattern});
+    painter.drawText(QRectF(x + 16, y - 4, width, 18), Qt::AlignVCenter | Qt::AlignLeft, QString::fromUtf8(kind.name));
+    x += width;
+  }
+}
+
+int TimelineView::legend_lines() const {
+  const double room = lanes_area().width();
+  double x = 0;
+  int lines = 1;
+  for (const OpInk& kind : legend(false)) {
+    const double width = legend_width(fontMetrics(), kind);
+    if (x > 0 && x + width > room) {
+      x = 0;
+      ++lines;
+    }
+    x += width;
+  }
+  return lines;
 }
 
 }  // namespace plimsoll::gui

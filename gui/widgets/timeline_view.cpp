@@ -15,7 +15,7 @@
 namespace plimsoll::gui {
 namespace {
 
-constexpr double left_margin = 84, right_margin = 14, axis_height = 22, legend_height = 24;
+constexpr double left_margin = 84, right_margin = 14, axis_height = 22;
 constexpr SimTime shortest_window = 20'000;  // picoseconds
 
 }  // namespace
@@ -57,9 +57,12 @@ void TimelineView::set_dimmed(bool dimmed) {
   update();
 }
 
+void TimelineView::resizeEvent(QResizeEvent*) { legend_lines_ = legend_lines(); }
+
 QRectF TimelineView::curve_area() const {
   const double height = std::clamp(this->height() * 0.24, 56.0, 130.0);
-  return {left_margin, this->height() - legend_height - height, width() - left_margin - right_margin, height - 8};
+  const double legend = 4 + legend_line * legend_lines_;
+  return {left_margin, this->height() - legend - height, width() - left_margin - right_margin, height - 8};
 }
 
 QRectF TimelineView::lanes_area() const {

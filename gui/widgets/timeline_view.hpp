@@ -9,6 +9,9 @@
 
 namespace plimsoll::gui {
 
+/// Pixels of a line of the legend.
+inline constexpr double legend_line = 20;
+
 class TimelineView : public QWidget {
   Q_OBJECT
  public:
@@ -35,6 +38,7 @@ class TimelineView : public QWidget {
 
  protected:
   void paintEvent(QPaintEvent* event) override;
+  void resizeEvent(QResizeEvent* event) override;
   void wheelEvent(QWheelEvent* event) override;
   void mousePressEvent(QMouseEvent* event) override;
   void mouseMoveEvent(QMouseEvent* event) override;
@@ -55,6 +59,7 @@ class TimelineView : public QWidget {
   void paint_row(QPainter& painter, std::size_t row) const;
   void paint_curve(QPainter& painter) const;
   void paint_legend(QPainter& painter) const;
+  int legend_lines() const;
   void paint_selected(QPainter& painter) const;
   std::optional<std::uint32_t> op_at(const QPointF& point) const;
   QString words_of(std::uint32_t index) const;
@@ -62,6 +67,7 @@ class TimelineView : public QWidget {
   void step(int by);
   void step_lane(int by);
 
+  int legend_lines_ = 1;  ///< at this width
   AnswerPtr answer_;
   bool dimmed_ = false;
   std::vector<LaneRow> rows_;

@@ -95,6 +95,42 @@ TEST_F(Window, SkipsStopsThatAreNotLegalAndSaysWhy) {
   EXPECT_EQ(row->slider()->value(), before);
 }
 
+TEST_F(Window, TakesNumbersAsTheyAreWrittenAnywhere) {
+  auto* field = window.inputs()->row("sequence")->findChild<QLineEdit*>();
+  for (const auto& [typed, taken] :
+       {std::pair("8.192", "8192"), std::pair("16,384", "16384"), std::pair("131 072", "131072"),
+        std::pair(" 512 ", "512"), std::pair("1.5", "1.5"), std::pair("2e3", "2e3")}) {
+    field->setFocus();
+    field->selectAll();
+    QTest::keyClicks(field, typed);
+    press(Qt::Key_Return);
+    EXPECT_EQ(session.text().settings.at("sequence"), taken);
+  }
+}
+
+TEST_F(Window, WritesFiguresAsTheCommandLineDoesInEveryCountry) {
+  const QLocale before;
+  QLocale::setDefault(QLocale(QLocale::German));
+  {
+    Session other(small_state(), {});
+    const MainWindow german(other);
+    for (const QWidget* widget : german.findChildren<QWidget*>()) {
+      if (widget->window() != &german) continue;
+      EXPECT_EQ(widget->locale(), QLocale::c()) << widget->metaObject()->className();
+    }
+  }
+  QLocale::setDefault(before);
+}
+
+TEST_F(Window, ShowsTheBestSoFarOfASearchThatIsStopped) {
+  window.open_tab(3);
+  window.recommendation()->search_or_cancel();
+  QTest::qWait(300);
+  window.recommendation()->search_or_cancel();
+  ASSERT_TRUE(wait_until([&] { return !window.recommendation()->job().is_running(); }));
+  EXPECT_NE(window.recommendation()->job().result(), nullptr);
+}
+
 TEST_F(Window, ShowsProblemsAndJumpsToTheControl) {
   session.set("expert_parallel", "3");
   ASSERT_TRUE(fails(session));
