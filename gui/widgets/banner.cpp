@@ -70,9 +70,6 @@ Banner::Banner(QWidget* parent)
   room_->setFont(middle);
   for (QLabel* label : {room_, reason_, sent_}) label->setSizePolicy(QSizePolicy::Ignored, QSizePolicy::Preferred);
   apply_->setToolTip(tr("Makes the smallest change with which it fits (Ctrl+Shift+F)"));
-  QSizePolicy policy = apply_->sizePolicy();
-  policy.setRetainSizeWhenHidden(true);
-  apply_->setSizePolicy(policy);
   apply_->hide();
   auto* layout = new QGridLayout(this);
   layout->setContentsMargins(16, 8, 12, 8);
@@ -127,8 +124,8 @@ void Banner::show_answer(const AnswerPtr& good, const AnswerPtr& newest, bool st
     reason_->setText(QString::fromStdString(step_in_words(*timed_->step)));
     dim(reason_, timed_ != good);
   }
-  reason_->setToolTip(reason_->text());
   sent_->setText(sent_in_words(*good));
+  for (QLabel* label : {room_, reason_, sent_}) label->setToolTip(label->text());  // it may be cut
   dim(sent_, stale);
   apply_->setVisible(good->settled && !stale && good->remedy.has_value());
 }

@@ -133,8 +133,11 @@ void HullView::paint_columns(QPainter& painter, const Frame& at) {
     small.setBold(name == answer_->ledger->peak_phase);
     painter.setFont(small);
     painter.setPen(palette().text().color());
+    QStringList lines = in_two_lines(name).split('\n');
+    for (QString& line : lines)
+      line = painter.fontMetrics().elidedText(line, Qt::ElideRight, static_cast<int>(at.slot()) - 2);
     painter.drawText(QRectF(at.plot.left() + at.slot() * static_cast<double>(i), at.plot.bottom() + 5, at.slot(), 38),
-                     Qt::AlignHCenter | Qt::AlignTop, in_two_lines(name));
+                     Qt::AlignHCenter | Qt::AlignTop, lines.join('\n'));
     painter.setOpacity(opacity);
   }
   painter.setFont(font());
