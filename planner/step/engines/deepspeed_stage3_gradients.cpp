@@ -144,7 +144,8 @@ void Gradients::interleave(const std::vector<Tensor>& casts, const Tensor& flat)
   }
 }
 
-// The ranks' parts of all gradients side by side, each padded to n p; the reduced part comes back in place.
+// The ranks' parts of all gradients side by side, each padded to n p; the reduced part comes back in place, or, where sums
+// have another type, as a cast of every gradient's part at once.
 std::vector<Tensor> Gradients::reduce_scatter(const Communicator& communicator) {
   const DType dtype = plan_.communication_dtype;
   std::vector<Tensor> casts;
@@ -173,27 +174,47 @@ std::vector<Tensor> Gradients::reduce_scatter(const Communicator& communicator) 
   for (const Entry& entry : entries_) {
     const std::int64_t part = parameters_[entry.parameter].part;
     Tensor reduced = flat.view_as(flat_shape(part));
-    if (dtype != first.parameter->dtype) {
-      reduced = trace_.empty(flat_shape(part), first.parameter->dtype, "reduced gradient");
-      trace_.compute(pointwise(KernelKind::vectorized, reduced.dtype, part, reduced.bytes() * 3), {&flat}, {&reduced},
-                     "cast reduced gradient");
+    if (const DType sums = target(entry.parameter).partition.dtype; sums != dtype) {
+      reduced = trace_.empty(flat_shape(part), sums, "reduced gradient");
+      const bool up = size_of(sums) > size_of(dtype);
+      trace_.compute(pointwise(up ? KernelKind::upcast : KernelKind::vectorized, sums, part,
+                               reduced.bytes() + Elements(part) * dtype),
+                     {&flat}, {&reduced}, "cast reduced gradient");
     }
     parts.push_back(std::move(reduced));
   }
   return parts;
 }
 
-// Without reduce_scatter: the filled part of the bucket is all-reduced where it is; parts that reach beyond a gradient's end
+// Without reduce_scatter: the filled part of the bucket is all-reduced where it is, or as a cast to the communication type, then
+// multiplied by one into another buffer, and cast as a whole where sums have another type; parts that reach beyond a gradient's end
 // are copied into padded ones.
 std::vector<Tensor> Gradients::all_reduce_bucket(const Communicator& communicator) {
-  const Tensor filled = bucket_.view_as(flat_shape(elements_));
+  const auto cast = [&](const Tensor& from, DType dtype, const char* name) {
+    if (from.dtype == dtype) return from;
+    Tensor result = trace_.empty(from.shape, dtype, name);
+    const bool up = size_of(dtype) > size_of(from.dtype);
+    trace_.compute(
+        pointwise(up ? KernelKind::upcast : KernelKind::vectorized, dtype, elements_, result.bytes() + from.bytes()),
+        {&from}, {&result}, "cast gradients");
+    return result;
+  };
+  Tensor filled =
+      cast(bucket_.view_as(flat_shape(elements_)), plan_.communication_dtype, "gradients in the communication type");
   collective(CollectiveKind::all_reduce, communicator, filled);
+  if (plan_.world_size > 1) {  // postscaled by a factor of one, out of place
+    Tensor scaled = trace_.empty(filled.shape, filled.dtype, "scaled gradients");
+    trace_.compute(pointwise(KernelKind::vectorized, scaled.dtype, elements_, scaled.bytes() * 2), {&filled}, {&scaled},
+                   "scale gradients");
+    filled = std::move(scaled);
+  }
+  filled = cast(filled, target(entries_.front().parameter).partition.dtype, "reduced gradients");
   std::vector<Tensor> parts;
   for (const Entry& entry : entries_) {
     const ShardedParameter& sharded = parameters_[entry.parameter];
     const std::int64_t begin = std::min(sharded.part * communicator.rank, sharded.numel());
     const std::int64_t held = std::min(sharded.part, sharded.numel() - begin);
-    Tensor part = bucket_.view_as(flat_shape(sharded.part));
+    Tensor part = filled.view_as(flat_shape(sharded.part));
     if (held != sharded.part) {
       part = trace_.empty(flat_shape(sharded.part), filled.dtype, "padded gradient");
       trace_.compute(pointwise(KernelKind::flat_copy, part.dtype, held, part.bytes() * 2), {&filled}, {&part},
@@ -218,14 +239,8 @@ void Gradients::partition(const ShardedParameter& sharded, const Tensor& reduced
                    {&to.partition}, "gradient into its partition");
     return;
   }
-  Tensor addend = reduced;
-  if (to.partition.dtype != reduced.dtype) {
-    addend = trace_.empty(flat_shape(sharded.part), to.partition.dtype, "gradient in the accumulation type");
-    trace_.compute(pointwise(KernelKind::upcast, addend.dtype, sharded.part, bytes), {&reduced}, {&addend},
-                   "cast reduced gradient");
-  }
   trace_.compute(pointwise(KernelKind::vectorized, to.partition.dtype, sharded.part, to.partition.bytes() * 3),
-                 {&to.partition, &addend}, {&to.partition}, "add to the gradient partition");
+                 {&to.partition, &reduced}, {&to.partition}, "add to the gradient partition");
 }
 
 // The partition is in pinned memory: its part comes back to the device to be added to, measured and sent on in fp32.

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "planner/step/build_step.hpp"
 #include "planner/step/engines/engines.hpp"
 #include "planner/step/groups.hpp"
@@ -199,7 +201,22 @@ TEST(Stage3Gradients, PartsArePaddedInTheReduction) {
 TEST(Stage3Gradients, WithoutReduceScatterTheBucketItselfIsAllReduced) {
   const RankProgram program = build({"zero.reduce_scatter=false"});
   EXPECT_THAT(elements_of(program, steady(program), CollectiveKind::all_reduce), ElementsAre(psi));
+  EXPECT_THAT(sizes_of(program, steady(program), "scaled gradients"), ElementsAre(2 * psi));
   EXPECT_THAT(sizes_of(program, steady(program), "interleaved gradients"), IsEmpty());
+}
+
+// In fp32 all parts of a reduction are cast at once, in every micro-batch; with that type on the wire there is nothing to cast.
+TEST(Stage3Gradients, SumsOfAnotherTypeTakeCastsOfAllPartsAtOnce) {
+  const RankProgram program = build({"gradient_dtype=fp32", "gradient_accumulation=2"});
+  for (const char* in : {"steady_accumulation", "steady_backward"}) {
+    const std::vector<std::int64_t> casts = sizes_of(program, phase(program, in), "reduced gradient");
+    EXPECT_EQ(casts.size(), 11u) << in;
+    EXPECT_EQ(std::accumulate(casts.begin(), casts.end(), std::int64_t{0}), 4 * part) << in;
+  }
+  const RankProgram whole = build({"gradient_dtype=fp32", "zero.reduce_scatter=false"});
+  EXPECT_THAT(sizes_of(whole, steady(whole), "reduced gradients"), ElementsAre(4 * psi));
+  const RankProgram wide = build({"gradient_dtype=fp32", "communication_dtype=fp32"});
+  EXPECT_THAT(sizes_of(wide, steady(wide), "reduced gradient"), IsEmpty());
 }
 
 TEST(Stage3Gradients, ALeafReducesItsGradientsTogetherInParameterOrder) {
