@@ -144,9 +144,8 @@ class Zero3Job final : public TorchJob {
         builder_(trace_, scenario, parameters_),
         hooks_(autograd_, coordinator_, gradients_, *model_) {
     layers_.hooks = &hooks_;
-    // Only entering zero.Init replaces F.linear.
-    const bool entered = plan().construction == Construction::zero_init || plan().construction == Construction::meta;
-    layers_.zero3_linear = entered && plan().zero.memory_efficient_linear;
+    // zero.Init replaces F.linear, entered around the model's construction or given the finished model by the engine.
+    layers_.zero3_linear = plan().zero.memory_efficient_linear;
     std::vector<bool> in_leaf(model_->parameters_in_order.size());
     for (const Module* module : model_->modules) {
       if (!module->zero3_leaf) continue;

@@ -153,8 +153,8 @@ std::vector<Tensor> Gradients::reduce_scatter(const Communicator& communicator) 
   for (Entry& entry : entries_) {
     const ShardedParameter& sharded = parameters_[entry.parameter];
     padded += sharded.padded();
-    if (dtype == sharded.parameter->dtype) continue;
-    const Tensor& source = entry.own ? entry.own : bucket_;
+    if (!entry.own || entry.own.dtype == dtype) continue;  // the bucket is of the communication type
+    const Tensor& source = entry.own;
     casts.push_back(trace_.empty(flat_shape(sharded.numel()), dtype, "gradient in the communication type"));
     trace_.compute(pointwise(KernelKind::upcast, dtype, sharded.numel(), casts.back().bytes() * 2), {&source},
                    {&casts.back()}, "cast gradient");
@@ -271,9 +271,12 @@ void Gradients::partition_on_host(const ShardedParameter& sharded, const Tensor&
     trace_.compute(pointwise(KernelKind::reduce_norm, DType::fp64, elements, wide.bytes()), {&wide}, {&norms_.back()},
                    "gradient norm");
   }
-  const Tensor wide = trace_.empty(flat_shape(part), to.kept_gradient.dtype, "gradient for the optimizer");
-  trace_.compute(pointwise(KernelKind::upcast, wide.dtype, part, wide.bytes() * 2), {&on_device}, {&wide},
-                 "cast gradient");
+  Tensor wide = on_device;
+  if (wide.dtype != to.kept_gradient.dtype) {
+    wide = trace_.empty(flat_shape(part), to.kept_gradient.dtype, "gradient for the optimizer");
+    trace_.compute(pointwise(KernelKind::upcast, wide.dtype, part, wide.bytes() * 2), {&on_device}, {&wide},
+                   "cast gradient");
+  }
   if (!trace_.on_host(to.kept_gradient)) {  // a sub-group that a partial offload keeps on the device
     trace_.compute(pointwise(KernelKind::flat_copy, wide.dtype, part, wide.bytes() * 2), {&wide}, {&to.kept_gradient},
                    "gradient for the update");
