@@ -145,14 +145,10 @@ QString Session::open_any(const QString& path) {
     case FileKind::cluster: set_cluster(path, 0); return tr("cluster");
     case FileKind::plan: set_plan_file(path); return tr("plan");
     case FileKind::ds_config: set_plan_file(path); return tr("DeepSpeed configuration");
-    case FileKind::session: {
-      QString error;
-      const auto state = open_session(path, &error);
-      if (!state) return {};
-      restore(*state);
-      return tr("session");
-    }
-    case FileKind::unknown: break;
+    case FileKind::session: return open_saved(path) ? tr("session") : QString();
+    case FileKind::unknown:
+      if (path.endsWith(".plimsoll")) return open_saved(path) ? tr("session") : QString();
+      break;
   }
   // Broken files are shown as what their name says, so that the problems say where they are broken.
   if (path.contains("cluster")) {
@@ -163,6 +159,23 @@ QString Session::open_any(const QString& path) {
     set_model(path);
   }
   return {};
+}
+
+bool Session::open_saved(const QString& path) {
+  QString error;
+  const auto state = open_session(path, &error);
+  if (state) {
+    restore(*state);
+    return true;
+  }
+  Diagnostics problems;
+  try {  // where its JSON breaks, if it does
+    problems = parse_document(load_source(path.toStdString()), Syntax::json).diagnostics();
+  } catch (const MachineError&) {  // open_session has said so
+  }
+  if (!has_errors(problems)) problems.push_back(make_error("session", error.toStdString()));
+  Q_EMIT refused(problems);
+  return false;
 }
 
 void Session::restore(const SessionState& state) {

@@ -66,12 +66,14 @@ class Session : public QObject {
   void text_changed();
   void answered();  ///< newest() and perhaps good() changed
   void compared_changed();
+  void refused(const Diagnostics& problems);  ///< of a session's file that cannot be opened; nothing else has changed
 
  private:
   void edit(ScenarioText text, const QString& key, bool merge);
   void ask();
   void take(const AnswerPtr& answer);
   void evaluate_compared();
+  bool open_saved(const QString& path);
 
   History history_;
   QString autosave_;

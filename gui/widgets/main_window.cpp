@@ -78,6 +78,7 @@ MainWindow::MainWindow(Session& session)
     show_state();
   });
   connect(&session_, &Session::answered, this, &MainWindow::show_answer);
+  connect(&session_, &Session::refused, this, &MainWindow::show_problems);
   connect(tabs_, &QTabWidget::currentChanged, this, [this](int tab) {
     session_.tab = tab;
     show_page();
@@ -107,16 +108,17 @@ void MainWindow::show_answer() {
   const AnswerPtr& newest = session_.newest();
   banner_->show_answer(session_.good(), newest, session_.is_stale());
   show_page();
-  if (newest) {
-    problems_->show_table(problems_table(newest->diagnostics));
-    problems_dock_->setWindowTitle(
-        tr("Problems: %1").arg(QString::fromStdString(problems_in_words(newest->diagnostics))));
-  }
+  if (newest) show_problems(newest->diagnostics);
   if (waiting_ && newest) {
     waiting_ = false;
     latency_ms_ = static_cast<double>(since_edit_.nsecsElapsed()) * 1e-6;
   }
   show_state();
+}
+
+void MainWindow::show_problems(const Diagnostics& problems) {
+  problems_->show_table(problems_table(problems));
+  problems_dock_->setWindowTitle(tr("Problems: %1").arg(QString::fromStdString(problems_in_words(problems))));
 }
 
 void MainWindow::show_page() {

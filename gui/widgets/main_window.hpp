@@ -57,6 +57,7 @@ class MainWindow : public QMainWindow {
   void build_view_menu();
   void build_help_menu();
   void show_answer();
+  void show_problems(const Diagnostics& problems);
   void show_page();
   void show_state();
   void jump_to(const QString& key);

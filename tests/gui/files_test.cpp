@@ -90,6 +90,10 @@ class Files : public ::testing::Test {
       if (menu->title().contains("Recent")) return menu;
     return nullptr;
   }
+  bool has_errors_in_problems() const {
+    const auto& rows = window.problems()->table().rows;
+    return !rows.empty() && rows[0].cells[0].text == "error" && !rows[0].cells[2].text.empty();
+  }
   int tab() const { return window.findChild<QTabWidget*>()->currentIndex(); }
 
   Session session;
@@ -137,6 +141,21 @@ TEST_F(Files, OpenedLatelyStandInTheMenuTheLastOneFirst) {
   recent_menu()->actions().at(2)->trigger();
   ASSERT_TRUE(settles(session));
   EXPECT_EQ(session.text().plan_file, opened[2].toStdString());
+}
+
+TEST_F(Files, ThatAreBrokenOfEveryKindAreToldWhereAndTheLastGoodAnswerStays) {
+  for (const char* name :
+       {"config.json", "cluster.json", "plan.json", "ds_config.json", "picture.png", "mine.plimsoll"})
+    for (const char* text : {"", "{\n  \"micro_batch\": ", "\x89PNG\r\n", R"({"plimsoll_session": 1})"}) {
+      const AnswerPtr good = session.good();
+      session.reload();  // the same path has other text
+      ASSERT_TRUE(settles(session));
+      window.open_file(write(name, text));
+      ASSERT_TRUE(wait_until([&] { return has_errors_in_problems(); })) << name << ": " << text;
+      EXPECT_EQ(session.good()->text, good->text) << name << ": " << text;
+      session.undo();
+      ASSERT_TRUE(settles(session));
+    }
 }
 
 TEST_F(Files, BrokenOnesAreNotRemembered) {
