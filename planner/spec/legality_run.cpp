@@ -156,6 +156,12 @@ constexpr Rule engine[] = {
        say(in, d, "/precision", fmt::format("bf16_autocast under engine {} is not built yet", name_of(in.plan.engine)),
            "use bf16, or engine ddp");
      }},
+    {"plan.unsupported", error, "deepspeed, plimsoll", "any", "nothing computes it yet",
+     [](const RuleInput& in) { return in.plan.compile && (is_deepspeed(in) || is(in, Engine::plimsoll)); },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/compile", fmt::format("compiled layers under engine {} are not built yet", name_of(in.plan.engine)),
+           "compile false, or engine fsdp2 or ddp");
+     }},
     {"plan.engine.master_weights", error, "ddp", "2.11", "PyTorch's AdamW updates the parameters themselves",
      [](const RuleInput& in) { return is(in, Engine::ddp) && is_16_bit(in.plan) && in.plan.master_fp32; },
      [](const RuleInput& in, Diagnostic& d) {

@@ -139,6 +139,7 @@ TEST(Unbuilt, IsRefusedByName) {
   for (const char* plan :
        {R"({"zero": {"stage": 3}, "offload": {"parameters": "nvme"}})",
         R"({"engine": "fsdp2", "compile": true, "trainable": {"lora": {"rank": 8}}})",
+        R"({"zero": {"stage": 2}, "compile": true})", R"({"engine": "plimsoll", "compile": true})",
         R"({"zero": {"stage": 3}, "trainable": {"lora": {"rank": 8, "base": "nf4"}}})",
         R"({"zero": {"stage": 2}, "offload": {"optimizer": "cpu"}, "optimizer": {"moments": "int8"}})",
         R"({"precision": "bf16_autocast"})", R"({"master_weights": "none"})",
