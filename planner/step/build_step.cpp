@@ -2,6 +2,7 @@
 #include "planner/step/build_step.hpp"
 
 #include <fmt/format.h>
+#include <bit>
 
 #include <array>
 
@@ -62,30 +63,17 @@ double model_flops(const Scenario& scenario) {
   return 3 * tokens * (2 * static_cast<double>(weights) + attention);
 }
 
-}  // namespace
-
-StepProgram build_step(const Scenario& scenario, int rank) {
-  StepProgram program;
-  program.groups = groups_of(scenario);
-  program.world_size = scenario.plan.world_size;
-  program.gradient_accumulation = scenario.plan.gradient_accumulation;
-  program.tokens_per_step_per_rank = scenario.plan.tokens() * scenario.plan.gradient_accumulation;
-  program.model_flops_per_step_per_rank = model_flops(scenario);
-  RankClass& ranks = program.classes.emplace_back();
-  ranks.ranks = scenario.plan.world_size;
-  ranks.example_rank = rank;
-  switch (scenario.plan.engine) {
-    case Engine::deepspeed: build_deepspeed(scenario, rank, ranks.program); break;
-    case Engine::fsdp2: build_fsdp2(scenario, rank, ranks.program); break;
-    case Engine::ddp: build_ddp(scenario, rank, ranks.program); break;
-    case Engine::plimsoll: build_plimsoll(scenario, rank, ranks.program); break;
-  }
-  program.digest = digest_of(program);
-  return program;
+/// The routing moves the sizes of routed buffers from rank to rank, so that they are no part of the digest; how much room the
+/// reference runtime makes for dropless rows is the plan's own word.  None where no row comes from another rank.
+double stated_room(const Scenario& scenario) {
+  const Plan& plan = scenario.plan;
+  const bool bounded = plan.engine == Engine::plimsoll && plan.expert_parallel > 1 && !plan.moe.drop_tokens;
+  return bounded ? plan.moe.capacity_factor : 0;
 }
 
-std::string digest_of(const StepProgram& program) {
+std::string digest_of(const StepProgram& program, double room) {
   Hash hash;
+  if (room > 0) hash.add(std::bit_cast<std::uint64_t>(room));
   for (const Group& group : program.groups) {
     hash.add(group.name.c_str());
     hash.add(static_cast<std::uint64_t>(group.size));
@@ -109,6 +97,28 @@ std::string digest_of(const StepProgram& program) {
     }
   }
   return fmt::format("{:016x}", hash.value());
+}
+
+}  // namespace
+
+StepProgram build_step(const Scenario& scenario, int rank) {
+  StepProgram program;
+  program.groups = groups_of(scenario);
+  program.world_size = scenario.plan.world_size;
+  program.gradient_accumulation = scenario.plan.gradient_accumulation;
+  program.tokens_per_step_per_rank = scenario.plan.tokens() * scenario.plan.gradient_accumulation;
+  program.model_flops_per_step_per_rank = model_flops(scenario);
+  RankClass& ranks = program.classes.emplace_back();
+  ranks.ranks = scenario.plan.world_size;
+  ranks.example_rank = rank;
+  switch (scenario.plan.engine) {
+    case Engine::deepspeed: build_deepspeed(scenario, rank, ranks.program); break;
+    case Engine::fsdp2: build_fsdp2(scenario, rank, ranks.program); break;
+    case Engine::ddp: build_ddp(scenario, rank, ranks.program); break;
+    case Engine::plimsoll: build_plimsoll(scenario, rank, ranks.program); break;
+  }
+  program.digest = digest_of(program, stated_room(scenario));
+  return program;
 }
 
 }  // namespace plimsoll

@@ -7,10 +7,8 @@
 namespace plimsoll {
 
 /// The step program of one rank, as a single class.
-/// The scenario has passed check_legality(); building it cannot fail.
+/// The scenario has passed check_legality(); building it cannot fail.  Its digest is a stable hash (FNV-1a, hexadecimal) over the
+/// structure: ops, lanes, groups, sizes fixed by the plan, and the room that the plan makes for routed rows.
 StepProgram build_step(const Scenario& scenario, int rank);
-
-/// SHA-free, stable hash (FNV-1a, hexadecimal) over the structure: ops, lanes, groups, sizes fixed by the plan.
-std::string digest_of(const StepProgram& program);
 
 }  // namespace plimsoll

@@ -35,6 +35,14 @@ struct Hyperparameters {
   std::int64_t update = 1;  ///< t of the bias correction, from 1; skipped steps do not count
 };
 
+/// One op as it ran, in seconds from the step's start: on the device where the backend knows it, else by the host's clock from
+/// when it was issued to when the call returned.
+struct MeasuredOp {
+  OpId op = 0;
+  std::int64_t micro_batch = 0;
+  double start_s = 0, end_s = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -66,6 +74,11 @@ class Backend {
 
   /// This rank cannot go on: ends what is under way, so that the backend can be destroyed though its peers are gone.
   virtual void abandon() {}
+
+  /// From now on, or no longer: remembers when each op runs on the device.  What ran before has ended.
+  virtual void record_times(bool) {}
+  /// What was remembered, in the order of issue; empty: the host runs each op itself.
+  virtual std::vector<MeasuredOp> times() { return {}; }
 
   // Outside the step.
   virtual void write(const Operand& to, std::span<const std::byte> from) = 0;

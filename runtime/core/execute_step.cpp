@@ -142,6 +142,7 @@ StepReport Execution::step(const Hyperparameters& hyperparameters,
   feed_ = &feed;
   micro_batch_ = 0;
   measured_.clear();
+  if (recording_) backend_.record_times(true);
   step_start_s_ = now_s();
   OpId first = rank_.steady_first, end = rank_.steady_end;
   if (!first_done_) {
@@ -153,7 +154,20 @@ StepReport Execution::step(const Hyperparameters& hyperparameters,
   }
   run_repeated(first, end);
   backend_.join_lanes();
+  if (recording_) take_times();
   return report_of();
+}
+
+/// Times of the device take the place of the host's; both are in the order of issue.
+void Execution::take_times() {
+  auto measured = measured_.begin();
+  for (const MeasuredOp& on_device : backend_.times()) {
+    while (measured->op != on_device.op) ++measured;
+    measured->start_s = on_device.start_s;
+    measured->end_s = on_device.end_s;
+    ++measured;
+  }
+  backend_.record_times(false);
 }
 
 StepReport Execution::report_of() const {

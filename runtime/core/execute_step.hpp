@@ -16,13 +16,6 @@ struct MicroBatch {
   std::vector<std::int64_t> ids, labels;
 };
 
-/// One op as it ran, by the host's clock: when it was issued and when the call returned (host backend: when it was done).
-struct MeasuredOp {
-  OpId op = 0;
-  std::int64_t micro_batch = 0;
-  double start_s = 0, end_s = 0;
-};
-
 /// What one step reports, summed over the ranks.
 struct StepReport {
   double loss = 0, balance_loss = 0, z_loss = 0;
@@ -66,6 +59,7 @@ class Execution {
   void allocate(BufferId buffer);
   void release(BufferId buffer);
   StepReport report_of() const;
+  void take_times();
 
   const StepProgram& program_;
   const RankProgram& rank_;

@@ -17,7 +17,7 @@ struct ArrivingRows {
   std::int64_t ranks = 1;             ///< ep
 };
 
-/// @throws MachineError if more rows arrive than the buffer has room for; names it and the factor that holds them
+/// @throws MachineError if more rows arrive than the buffer has room for; names it and, unless this rank sends none, the factor that holds them
 void check_row_bound(const ArrivingRows& rows, std::string_view buffer);
 
 }  // namespace plimsoll

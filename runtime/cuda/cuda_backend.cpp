@@ -2,12 +2,42 @@
 #include "runtime/cuda/cuda_backend.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <numeric>
 
 #include "runtime/core/row_bound.hpp"
 #include "runtime/cuda/cuda_state.hpp"
 
 namespace plimsoll {
+
+namespace {
+
+/// The kernels move 16 bytes at a time and keep a row in registers.
+void refuse_sizes(const RankProgram& rank) {
+  const auto refuse = [](const char* what, std::int64_t size, const char* legal) {
+    throw MachineError(fmt::format("the CUDA backend has no kernel for {} of {}: {}", what, size, legal));
+  };
+  for (const Call& call : rank.calls) {
+    const auto& s = call.sizes;
+    switch (call.routine) {
+      case Routine::norm:
+        if (s[1] % 8 != 0 || s[1] > 16384) refuse("a hidden size", s[1], "multiples of 8 up to 16384");
+        break;
+      case Routine::swiglu:
+        if (s[1] % 8 != 0) refuse("an intermediate size", s[1], "multiples of 8");
+        break;
+      case Routine::rotary:
+      case Routine::head_norm_rotary:
+        if (s[3] < 16 || s[3] > 256 || !std::has_single_bit(static_cast<std::uint64_t>(s[3])))
+          refuse("heads", s[3], "16, 32, 64, 128 and 256");
+        break;
+      default: break;
+    }
+  }
+}
+
+}  // namespace
 
 CudaBackend::CudaBackend(const StepProgram& program, Transport& transport, double timeout_s) {
   int devices = 0;
@@ -18,6 +48,7 @@ CudaBackend::CudaBackend(const StepProgram& program, Transport& transport, doubl
       throw MachineError("the CUDA backend computes in bf16; fp32 runs on the host backend");
   }
   impl_ = std::make_unique<Impl>(program, transport, timeout_s);
+  refuse_sizes(impl_->rank);
   for (cudaStream_t& stream : impl_->streams)
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
   const RankProgram& rank = impl_->rank;
@@ -48,6 +79,11 @@ CudaBackend::~CudaBackend() {
   cudaDeviceSynchronize();
   for (auto& [key, communicator] : impl_->communicators) ncclCommDestroy(communicator);
   for (auto& [op, event] : impl_->events) cudaEventDestroy(event);
+  for (cudaEvent_t event : impl_->mark_events) cudaEventDestroy(event);
+  for (auto& [op, pair] : impl_->staged) {
+    for (Impl::Staged& one : pair) cudaEventDestroy(one.copied);
+  }
+  if (impl_->mark_start) cudaEventDestroy(impl_->mark_start);
   for (cudaStream_t stream : impl_->streams) cudaStreamDestroy(stream);
   cudaFree(impl_->arena);
 }
@@ -90,11 +126,46 @@ void CudaBackend::read(const Operand& from, std::span<std::byte> to) {
   check(cudaMemcpy(to.data(), from.data, to.size(), cudaMemcpyDeviceToHost), "copying to the host");
 }
 
+void CudaBackend::record_times(bool on) {
+  Impl& my = *impl_;
+  my.recording = on;
+  if (!on) return;
+  if (!my.mark_start) check(cudaEventCreate(&my.mark_start), "an event");
+  my.marks_used = 0;
+  my.marked.clear();
+  check(cudaDeviceSynchronize(), "waiting for what ran before");
+  check(cudaEventRecord(my.mark_start, my.stream(Lane::compute)), "recording the start");
+  check(cudaEventSynchronize(my.mark_start), "recording the start");
+}
+
+std::vector<MeasuredOp> CudaBackend::times() {
+  check(cudaDeviceSynchronize(), "waiting for the step");
+  std::vector<MeasuredOp> times;
+  for (std::size_t i = 0; i + 1 < impl_->marks_used; i += 2) {
+    float start = 0, end = 0;
+    check(cudaEventElapsedTime(&start, impl_->mark_start, impl_->mark_events[i]), "reading a time");
+    check(cudaEventElapsedTime(&end, impl_->mark_start, impl_->mark_events[i + 1]), "reading a time");
+    times.push_back({impl_->marked[i], 0, 1e-3 * static_cast<double>(start), 1e-3 * static_cast<double>(end)});
+  }
+  return times;
+}
+
 void CudaBackend::copy_to_device(const Operation& operation, std::span<const std::byte> from) {
+  const cudaStream_t on = impl_->stream(operation.op.lane);
+  std::array<Impl::Staged, 2>& turns = impl_->staged[operation.id];
+  std::swap(turns[0], turns[1]);
+  Impl::Staged& staged = turns[0];
+  if (!staged.memory) {
+    staged.memory = cuda::pinned(from.size());
+    check(cudaEventCreateWithFlags(&staged.copied, cudaEventDisableTiming), "an event");
+  } else {
+    check(cudaEventSynchronize(staged.copied), "reusing pinned memory");
+  }
+  std::memcpy(staged.memory.get(), from.data(), from.size());
   impl_->begin(operation);
-  check(cudaMemcpyAsync(operation.writes[0].data, from.data(), from.size(), cudaMemcpyHostToDevice,
-                        impl_->stream(operation.op.lane)),
+  check(cudaMemcpyAsync(operation.writes[0].data, staged.memory.get(), from.size(), cudaMemcpyHostToDevice, on),
         "copying to the device");
+  check(cudaEventRecord(staged.copied, on), "copying to the device");
   impl_->end(operation);
 }
 

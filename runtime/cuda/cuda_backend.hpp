@@ -31,6 +31,8 @@ class CudaBackend final : public Backend {
   void wait_for(Lane lane) override;
   void join_lanes() override;
   void abandon() override;
+  void record_times(bool on) override;
+  std::vector<MeasuredOp> times() override;
   void write(const Operand& to, std::span<const std::byte> from) override;
   void read(const Operand& from, std::span<std::byte> to) override;
   void clear(const Operand& operand) override;

@@ -10,6 +10,7 @@
 #include "runtime/cuda/attention.hpp"
 #include "runtime/cuda/check_cuda.hpp"
 #include "runtime/cuda/cuda_backend.hpp"
+#include "runtime/cuda/grouped.hpp"
 #include "runtime/cuda/kernels.hpp"
 #include "runtime/cuda/products.hpp"
 
@@ -29,6 +30,7 @@ struct CudaBackend::Impl {
   std::byte* arena = nullptr;
   Hyperparameters hyperparameters;
   cuda::Products products;
+  cuda::Grouped grouped_products;
   cuda::Attention attention;
   cuda::Scratch scratch, constants;
   std::map<std::pair<GroupId, Lane>, ncclComm_t> communicators;
@@ -41,6 +43,17 @@ struct CudaBackend::Impl {
   std::shared_ptr<std::byte> count_memory;
   std::int64_t count_bytes_used = 0;
   std::map<const std::byte*, Counts> counts;  ///< what was copied to the host, by address on the device
+  /// Pinned copies of what goes to the device, two in turn for each op, so that neither the host nor the lane waits.
+  struct Staged {
+    std::shared_ptr<std::byte> memory;
+    cudaEvent_t copied = nullptr;
+  };
+  std::map<OpId, std::array<Staged, 2>> staged;
+  bool recording = false;
+  cudaEvent_t mark_start = nullptr;  ///< of what is recorded
+  std::vector<cudaEvent_t> mark_events;
+  std::size_t marks_used = 0;
+  std::vector<OpId> marked;  ///< of each mark in use
 
   Impl(const StepProgram& p, Transport& t, double timeout)
       : program(p), rank(p.classes.front().program), transport(t), timeout_s(timeout) {}
@@ -52,13 +65,23 @@ struct CudaBackend::Impl {
       const auto event = events.find(source);
       if (event != events.end()) check(cudaStreamWaitEvent(stream(o.op.lane), event->second, 0), "waiting for an op");
     }
+    if (recording) mark(o);
   }
   void end(const Operation& o) {
+    if (recording) mark(o);
     const auto event = events.find(o.id);
     if (event != events.end()) check(cudaEventRecord(event->second, stream(o.op.lane)), "recording an op");
   }
 
-  /// Waits for a stream without being stuck for ever with a peer that is gone.
+  /// Remembers when the lane of an op comes here: before it, then after it.
+  void mark(const Operation& o) {
+    if (marks_used == mark_events.size()) check(cudaEventCreate(&mark_events.emplace_back()), "an event");
+    check(cudaEventRecord(mark_events[marks_used++], stream(o.op.lane)), "recording an op");
+    marked.push_back(o.id);
+  }
+
+  /// Waits for a stream without being stuck for ever with a peer that is gone.  A sleep is longer than it says and the device
+  /// would wait for it: it begins when nothing has come for longer than a step takes.
   void wait(cudaStream_t on) const {
     const auto start = std::chrono::steady_clock::now();
     for (;;) {
@@ -68,7 +91,7 @@ struct CudaBackend::Impl {
       if (transport.is_abandoned()) throw MachineError("waits for its device, but a rank has failed");
       const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
       if (waited.count() > timeout_s) throw MachineError(fmt::format("waited {:.0f} s for its device", timeout_s));
-      if (waited.count() > 2e-3) std::this_thread::sleep_for(std::chrono::microseconds(20));
+      if (waited.count() > 2) std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   }
 
@@ -95,15 +118,6 @@ struct CudaBackend::Impl {
     const auto found = counts.find(operand.data);
     CHECK(found != counts.end(), "counts that were not copied to the host");
     return {reinterpret_cast<const std::int32_t*>(found->second.data), static_cast<std::size_t>(found->second.numel)};
-  }
-
-  /// Rows of each local expert: sums over the sources.
-  std::vector<std::int64_t> expert_rows(const Operation& o, std::int64_t local, std::int64_t sources,
-                                        std::int64_t segment) const {
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(local), segment * sources);
-    for (std::int64_t i = 0; segment == 0 && i < local * sources; ++i)
-      rows[static_cast<std::size_t>(i % local)] += counted(o.reads.back())[static_cast<std::size_t>(i)];
-    return rows;
   }
 
   void regroup(const Operation& o);

@@ -1,284 +1,154 @@
-// Norms, rotary embedding, activation, loss, embedding, flat shards (runtime/cuda/kernels.hpp).  All are bound by memory: a
-// block takes a row or strides over elements, sums run in fp32 over warps, then over the block.
-#include "runtime/cuda/kernels.hpp"
+// Activation, loss, embedding, flat shards (runtime/cuda/kernels.hpp).  All are bound by memory: accesses of 16 bytes wherever
+// sizes allow, several in flight, sums in fp32.
+#include "runtime/cuda/device_math.cuh"
 
 namespace plimsoll::cuda {
 
 namespace {
 
-constexpr int threads = 256;
-
-__device__ float wide(Half x) { return __bfloat162float(x); }
-__device__ Half narrow(float x) { return __float2bfloat16(x); }
-
-__device__ float warp_sum(float x) {
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
-  return x;
-}
-
-/// The sum over the block, in every thread.
-__device__ float block_sum(float x) {
-  __shared__ float parts[32];
-  x = warp_sum(x);
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
-  __syncthreads();
-  float sum = 0;
-  for (unsigned i = 0; i < blockDim.x / 32; ++i) sum += parts[i];
-  __syncthreads();
-  return sum;
-}
-
-unsigned blocks_for(std::int64_t n, std::int64_t most = 132 * 16) {
-  const std::int64_t blocks = (n + threads - 1) / threads;
-  return static_cast<unsigned>(blocks < 1 ? 1 : blocks < most ? blocks : most);
-}
-
-__global__ void add_kernel(const __nv_bfloat162* a, const __nv_bfloat162* b, __nv_bfloat162* c, std::int64_t pairs) {
-  for (std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; i < pairs;
-       i += std::int64_t{gridDim.x} * blockDim.x)
-    c[i] = __hadd2(a[i], b[i]);
+__global__ void add_kernel(const Half* a, const Half* b, Half* c, std::int64_t pieces) {
+  for (std::int64_t i = thread_index(); i < pieces; i += thread_count()) {
+    float x[8], y[8];
+    widen(load8(a + 8 * i), x);
+    widen(load8(b + 8 * i), y);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] += y[j];
+    store8(c + 8 * i, narrow8(x));
+  }
 }
 
 __global__ void embedding_kernel(const std::int64_t* ids, const Half* table, Half* y, std::int64_t h) {
   const Half* from = table + ids[blockIdx.x] * h;
-  for (std::int64_t i = threadIdx.x; i < h; i += blockDim.x) y[blockIdx.x * h + i] = from[i];
+  for (std::int64_t i = 8 * threadIdx.x; i < h; i += 8 * blockDim.x) store8(y + blockIdx.x * h + i, load8(from + i));
 }
 
 __global__ void count_tokens(const std::int64_t* ids, int* counts, std::int64_t tokens) {
-  const std::int64_t t = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x;
+  const std::int64_t t = thread_index();
   if (t < tokens) atomicAdd(&counts[ids[t]], 1);
 }
-/// Exclusive sums of counts into starts and into next, by one block of 1024.
-__global__ void starts_of_tokens(const int* counts, int* starts, std::int64_t vocab) {
-  __shared__ int sums[1024];
-  const std::int64_t each = (vocab + 1023) / 1024, first = threadIdx.x * each;
-  int own = 0;
-  for (std::int64_t i = first; i < first + each && i < vocab; ++i) own += counts[i];
-  sums[threadIdx.x] = own;
-  __syncthreads();
-  for (int step = 1; step < 1024; step *= 2) {
-    const int before = threadIdx.x >= static_cast<unsigned>(step) ? sums[threadIdx.x - step] : 0;
-    __syncthreads();
-    sums[threadIdx.x] += before;
-    __syncthreads();
-  }
-  int at = sums[threadIdx.x] - own;
-  for (std::int64_t i = first; i < first + each && i < vocab; ++i) {
-    starts[i] = at;
-    at += counts[i];
-  }
-  if (threadIdx.x == 1023) starts[vocab] = sums[1023];
+/// Each token's places begin where the cursor stands; in which order does not matter.
+__global__ void begin_tokens(int* counts, int* starts, int* ends, int* cursor, std::int64_t vocab) {
+  const std::int64_t token = thread_index();
+  if (token >= vocab) return;
+  const int count = counts[token];
+  const int start = count > 0 ? atomicAdd(cursor, count) : 0;
+  starts[token] = start;
+  ends[token] = start + count;
 }
 __global__ void place_tokens(const std::int64_t* ids, const int* starts, int* counts, int* places,
                              std::int64_t tokens) {
-  const std::int64_t t = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x;
+  const std::int64_t t = thread_index();
   if (t < tokens) places[starts[ids[t]] + atomicSub(&counts[ids[t]], 1) - 1] = static_cast<int>(t);
 }
-__global__ void sum_tokens(const Half* dy, const int* starts, const int* places, Half* table, std::int64_t h,
-                           bool add) {
+__global__ void sum_tokens(const Half* dy, const int* starts, const int* ends, const int* places, Half* table,
+                           std::int64_t h, bool add) {
   const std::int64_t row = blockIdx.x;
-  const int first = starts[row], end = starts[row + 1];
+  const int first = starts[row], end = ends[row];
   if (add && first == end) return;
-  for (std::int64_t i = threadIdx.x; i < h; i += blockDim.x) {
-    float sum = add ? wide(table[row * h + i]) : 0.0F;
-    for (int at = first; at < end; ++at) sum += wide(dy[places[at] * h + i]);
-    table[row * h + i] = narrow(sum);
-  }
-}
-
-__global__ void norm_kernel(const Half* x, const Half* branch, const Half* w, Half* out, Half* y, float* rstd,
-                            std::int64_t h, float eps) {
-  const std::int64_t row = blockIdx.x * h;
-  float squares = 0;
-  for (std::int64_t i = 2 * threadIdx.x; i < h; i += 2 * blockDim.x) {
-    float2 v = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(x + row + i));
-    if (branch != nullptr) {
-      const float2 b = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(branch + row + i));
-      const __nv_bfloat162 sum = __floats2bfloat162_rn(v.x + b.x, v.y + b.y);
-      *reinterpret_cast<__nv_bfloat162*>(out + row + i) = sum;
-      v = __bfloat1622float2(sum);
+  for (std::int64_t i = 8 * threadIdx.x; i < h; i += 8 * blockDim.x) {
+    float sum[8] = {};
+    if (add) widen(load8(table + row * h + i), sum);
+    for (int at = first; at < end; ++at) {
+      float d[8];
+      widen(load8(dy + places[at] * h + i), d);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum[j] += d[j];
     }
-    squares += v.x * v.x + v.y * v.y;
-  }
-  const float r = rsqrtf(block_sum(squares) / static_cast<float>(h) + eps);
-  if (threadIdx.x == 0) rstd[blockIdx.x] = r;
-  const Half* stream = branch != nullptr ? out : x;
-  for (std::int64_t i = 2 * threadIdx.x; i < h; i += 2 * blockDim.x) {
-    const float2 v = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(stream + row + i));
-    const float2 g = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(w + i));
-    *reinterpret_cast<__nv_bfloat162*>(y + row + i) = __floats2bfloat162_rn(v.x * r * g.x, v.y * r * g.y);
+    store8(table + row * h + i, narrow8(sum));
   }
 }
 
-/// Each block takes every gridDim-th row; a thread keeps dw of its columns (up to 8192 of them in 16 pairs).
-__global__ void norm_backward_kernel(const Half* dy, const Half* dstream, const Half* x, const float* rstd,
-                                     const Half* w, Half* dx, float* partial, std::int64_t rows, std::int64_t h) {
-  constexpr int most = 16;
-  float2 dw[most] = {};
-  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const float r = rstd[row];
-    float dot = 0;
-    int n = 0;
-    for (std::int64_t i = 2 * threadIdx.x; i < h; i += 2 * blockDim.x, ++n) {
-      const float2 g = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(dy + row * h + i));
-      const float2 v = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(x + row * h + i));
-      const float2 s = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(w + i));
-      dot += g.x * s.x * v.x * r + g.y * s.y * v.y * r;
-      dw[n].x += g.x * v.x * r;
-      dw[n].y += g.y * v.y * r;
-    }
-    const float mean = block_sum(dot) / static_cast<float>(h);
-    for (std::int64_t i = 2 * threadIdx.x; i < h; i += 2 * blockDim.x) {
-      const float2 g = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(dy + row * h + i));
-      const float2 v = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(x + row * h + i));
-      const float2 s = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(w + i));
-      float2 d{r * (g.x * s.x - v.x * r * mean), r * (g.y * s.y - v.y * r * mean)};
-      if (dstream != nullptr) {
-        const float2 before = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(dstream + row * h + i));
-        d.x += before.x;
-        d.y += before.y;
-      }
-      *reinterpret_cast<__nv_bfloat162*>(dx + row * h + i) = __floats2bfloat162_rn(d.x, d.y);
-    }
-  }
-  int n = 0;
-  for (std::int64_t i = 2 * threadIdx.x; i < h; i += 2 * blockDim.x, ++n) {
-    partial[blockIdx.x * h + i] = dw[n].x;
-    partial[blockIdx.x * h + i + 1] = dw[n].y;
-  }
-}
-
-__global__ void sum_partials(const float* partial, Half* out, std::int64_t columns, std::int64_t stride, int parts,
-                             bool add) {
-  const std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x;
-  if (i >= columns) return;
-  float sum = add ? wide(out[i]) : 0.0F;
-  for (int part = 0; part < parts; ++part) sum += partial[part * stride + i];
-  out[i] = narrow(sum);
-}
-
-/// A pair (i, i + d/2) turned by an angle.
-__device__ float2 turned(float2 pair, float angle) {
-  float s, c;
-  sincosf(angle, &s, &c);
-  return {pair.x * c - pair.y * s, pair.y * c + pair.x * s};
-}
-
-__global__ void rotary_kernel(Half* qkv, HeadShape shape, bool back) {
-  const int width = (shape.q + 2 * shape.kv) * shape.d, half = shape.d / 2;
-  const std::int64_t t = blockIdx.x;
-  const auto position = static_cast<float>(t % shape.sequence);
-  for (int i = threadIdx.x; i < (shape.q + shape.kv) * half; i += blockDim.x) {
-    Half* at = qkv + t * width + i / half * shape.d + i % half;
-    const float angle = position * shape.frequencies[i % half];
-    const float2 v = turned({wide(at[0]), wide(at[half])}, back ? -angle : angle);
-    at[0] = narrow(v.x);
-    at[half] = narrow(v.y);
-  }
-}
-
-/// A warp a head.
-__global__ void head_norm_kernel(const Half* qkv, const Half* wq, const Half* wk, Half* out, HeadShape shape) {
-  const int width = (shape.q + 2 * shape.kv) * shape.d, half = shape.d / 2, lane = threadIdx.x % 32;
-  const std::int64_t t = blockIdx.x;
-  for (int head = threadIdx.x / 32; head < shape.q + 2 * shape.kv; head += blockDim.x / 32) {
-    const Half* x = qkv + t * width + head * shape.d;
-    Half* y = out + t * width + head * shape.d;
-    if (head >= shape.q + shape.kv) {
-      for (int i = lane; i < shape.d; i += 32) y[i] = x[i];
-      continue;
-    }
-    const Half* w = head < shape.q ? wq : wk;
-    float squares = 0;
-    for (int i = lane; i < shape.d; i += 32) squares += wide(x[i]) * wide(x[i]);
-    const float r = rsqrtf(warp_sum(squares) / static_cast<float>(shape.d) + shape.eps);
-    for (int i = lane; i < half; i += 32) {
-      const float2 v = turned({wide(x[i]) * r * wide(w[i]), wide(x[i + half]) * r * wide(w[i + half])},
-                              static_cast<float>(t % shape.sequence) * shape.frequencies[i]);
-      y[i] = narrow(v.x);
-      y[i + half] = narrow(v.y);
-    }
-  }
-}
-
-/// A warp takes heads of every gridDim-th token; partial sums of dwq | dwk by block, through shared memory.
-__global__ void head_norm_backward_kernel(Half* gradient, const Half* qkv, const Half* wq, const Half* wk,
-                                          float* partial, HeadShape shape) {
-  extern __shared__ float dw[];
-  const int width = (shape.q + 2 * shape.kv) * shape.d, half = shape.d / 2, lane = threadIdx.x % 32;
-  for (int i = threadIdx.x; i < 2 * shape.d; i += blockDim.x) dw[i] = 0;
-  __syncthreads();
-  for (std::int64_t t = blockIdx.x; t < shape.tokens; t += gridDim.x) {
-    for (int head = threadIdx.x / 32; head < shape.q + shape.kv; head += blockDim.x / 32) {
-      const Half* x = qkv + t * width + head * shape.d;
-      Half* g = gradient + t * width + head * shape.d;
-      const Half* w = head < shape.q ? wq : wk;
-      float* sums = dw + (head < shape.q ? 0 : shape.d);
-      float squares = 0, dot = 0;
-      for (int i = lane; i < shape.d; i += 32) squares += wide(x[i]) * wide(x[i]);
-      const float r = rsqrtf(warp_sum(squares) / static_cast<float>(shape.d) + shape.eps);
-      for (int i = lane; i < half; i += 32) {
-        const float angle = -static_cast<float>(t % shape.sequence) * shape.frequencies[i];
-        const float2 v = turned({wide(g[i]), wide(g[i + half])}, angle);
-        dot += v.x * wide(w[i]) * wide(x[i]) * r + v.y * wide(w[i + half]) * wide(x[i + half]) * r;
-        atomicAdd(&sums[i], v.x * wide(x[i]) * r);
-        atomicAdd(&sums[i + half], v.y * wide(x[i + half]) * r);
-      }
-      const float mean = warp_sum(dot) / static_cast<float>(shape.d);
-      for (int i = lane; i < half; i += 32) {
-        const float angle = -static_cast<float>(t % shape.sequence) * shape.frequencies[i];
-        const float2 v = turned({wide(g[i]), wide(g[i + half])}, angle);
-        g[i] = narrow(r * (v.x * wide(w[i]) - wide(x[i]) * r * mean));
-        g[i + half] = narrow(r * (v.y * wide(w[i + half]) - wide(x[i + half]) * r * mean));
-      }
-    }
+/// Rows that hold something: all, or the sum of the counts.
+__device__ std::int64_t live_rows(const LiveRows& rows) {
+  if (rows.counts == nullptr) return rows.most;
+  __shared__ int live;
+  if (threadIdx.x < 32) {
+    int sum = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < rows.count_numel; i += 32) sum += rows.counts[i];
+    sum = __reduce_add_sync(0xffffffffU, sum);
+    if (threadIdx.x == 0) live = sum;
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < 2 * shape.d; i += blockDim.x) partial[blockIdx.x * 2 * shape.d + i] = dw[i];
+  return live;
 }
 
-__global__ void swiglu_kernel(const Half* joined, const float* weights, Half* y, std::int64_t width) {
-  const std::int64_t row = blockIdx.y;
-  const float weight = weights != nullptr ? weights[row] : 1.0F;
-  const std::int64_t i = 2 * (blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x);
-  if (i >= width) return;
-  const float2 g = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(joined + row * 2 * width + i));
-  const float2 u = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(joined + row * 2 * width + width + i));
-  *reinterpret_cast<__nv_bfloat162*>(y + row * width + i) =
-      __floats2bfloat162_rn(g.x / (1 + __expf(-g.x)) * u.x * weight, g.y / (1 + __expf(-g.y)) * u.y * weight);
+__device__ float sigmoid(float x) { return 1 / (1 + __expf(-x)); }
+
+/// A warp a row.
+__global__ void swiglu_kernel(const Half* joined, const float* weights, Half* y, LiveRows live, std::int64_t width) {
+  const std::int64_t rows = live_rows(live), warps = thread_count() / 32;
+  for (std::int64_t row = thread_index() / 32; row < rows; row += warps) {
+    const float weight = weights != nullptr ? weights[row] : 1.0F;
+    const Half* from = joined + row * 2 * width;
+#pragma unroll 2
+    for (std::int64_t i = 8 * (threadIdx.x % 32); i < width; i += 256) {
+      float g[8], u[8];
+      widen(load8(from + i), g);
+      widen(load8(from + width + i), u);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) g[j] = g[j] * sigmoid(g[j]) * u[j] * weight;
+      store8(y + row * width + i, narrow8(g));
+    }
+  }
 }
 
 __global__ void swiglu_backward_kernel(const Half* dy, const Half* joined, const float* weights, Half* d,
-                                       float* dweights, std::int64_t width) {
-  const std::int64_t row = blockIdx.x;
-  const float weight = weights != nullptr ? weights[row] : 1.0F;
-  float dot = 0;
-  for (std::int64_t i = threadIdx.x; i < width; i += blockDim.x) {
-    const float g = wide(joined[row * 2 * width + i]), u = wide(joined[row * 2 * width + width + i]);
-    const float s = 1 / (1 + __expf(-g)), dyi = wide(dy[row * width + i]);
-    dot += dyi * g * s * u;
-    d[row * 2 * width + i] = narrow(dyi * weight * u * s * (1 + g * (1 - s)));
-    d[row * 2 * width + width + i] = narrow(dyi * weight * g * s);
+                                       float* dweights, LiveRows live, std::int64_t width) {
+  const std::int64_t rows = live_rows(live), warps = thread_count() / 32;
+  for (std::int64_t row = thread_index() / 32; row < rows; row += warps) {
+    const float weight = weights != nullptr ? weights[row] : 1.0F;
+    const Half* from = joined + row * 2 * width;
+    float dot = 0;
+#pragma unroll 2
+    for (std::int64_t i = 8 * (threadIdx.x % 32); i < width; i += 256) {
+      float g[8], u[8], out[8];
+      widen(load8(from + i), g);
+      widen(load8(from + width + i), u);
+      widen(load8(dy + row * width + i), out);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float s = sigmoid(g[j]), activated = g[j] * s;
+        dot += out[j] * activated * u[j];
+        out[j] *= weight;
+        g[j] = out[j] * u[j] * s * (1 + g[j] * (1 - s));
+        u[j] = out[j] * activated;
+      }
+      store8(d + row * 2 * width + i, narrow8(g));
+      store8(d + row * 2 * width + width + i, narrow8(u));
+    }
+    if (dweights == nullptr) continue;
+    dot = lanes_sum(dot);
+    if (threadIdx.x % 32 == 0) dweights[row] = dot;
   }
-  if (dweights == nullptr) return;
-  dot = block_sum(dot);
-  if (threadIdx.x == 0) dweights[row] = dot;
 }
 
-/// One pass for the maximum and the sum, one that writes the gradient.
+/// `each` numbers of a row: 8, or 1 where rows do not begin at 16 bytes.
+template <int each>
+__device__ void load(const Half* from, float (&to)[each]) {
+  if constexpr (each == 8) {
+    widen(load8(from), to);
+  } else {
+    to[0] = wide(from[0]);
+  }
+}
+
+/// A block a row: one pass for the maximum and the sum, one that writes the gradient.
+template <int each>
 __global__ void cross_entropy_kernel(Half* logits, const std::int64_t* labels, float* loss, float* report,
                                      std::int64_t vocab, float scale) {
   Half* row = logits + blockIdx.x * vocab;
   __shared__ float highest_parts[32];
   float highest = -INFINITY, sum = 0;
-  for (std::int64_t i = threadIdx.x; i < vocab; i += blockDim.x) {
-    const float x = wide(row[i]);
-    if (x > highest) {
-      sum = sum * __expf(highest - x) + 1;
-      highest = x;
-    } else {
-      sum += __expf(x - highest);
-    }
+#pragma unroll 4
+  for (std::int64_t i = each * threadIdx.x; i < vocab; i += each * blockDim.x) {
+    float x[each], most = highest;
+    load<each>(row + i, x);
+#pragma unroll
+    for (int j = 0; j < each; ++j) most = fmaxf(most, x[j]);
+    sum *= __expf(highest - most);  // 0 while nothing has been seen
+    highest = most;
+#pragma unroll
+    for (int j = 0; j < each; ++j) sum += __expf(x[j] - highest);
   }
   float most = highest;
   for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, step));
@@ -290,126 +160,190 @@ __global__ void cross_entropy_kernel(Half* logits, const std::int64_t* labels, f
   const std::int64_t label = labels[blockIdx.x];
   const float at_label = wide(row[label]);
   __syncthreads();
-  for (std::int64_t i = threadIdx.x; i < vocab; i += blockDim.x)
-    row[i] = narrow((__expf(wide(row[i]) - lse) - (i == label ? 1.0F : 0.0F)) * scale);
+#pragma unroll 4
+  for (std::int64_t i = each * threadIdx.x; i < vocab; i += each * blockDim.x) {
+    float x[each];
+    load<each>(row + i, x);
+#pragma unroll
+    for (int j = 0; j < each; ++j) x[j] = (__expf(x[j] - lse) - (i + j == label ? 1.0F : 0.0F)) * scale;
+    if constexpr (each == 8) {
+      store8(row + i, narrow8(x));
+    } else {
+      row[i] = narrow(x[0]);
+    }
+  }
   if (threadIdx.x != 0) return;
   atomicAdd(loss, (lse - at_label) * scale);
   atomicAdd(report + 1, (lse - at_label) * scale);  // report_slot::loss
 }
 
-__global__ void accumulate_kernel(const Half* part, float* shard, std::int64_t n) {
-  for (std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; i < n;
-       i += std::int64_t{gridDim.x} * blockDim.x)
-    shard[i] += wide(part[i]);
+/// Several numbers of a flat shard: 4, or 1 where its size is no multiple of 4.
+template <int each>
+struct Wide {
+  float v[each];
+};
+template <int each>
+__device__ Wide<each> load_floats(const float* from) {
+  if constexpr (each == 4) {
+    const auto four = *reinterpret_cast<const float4*>(from);
+    return {{four.x, four.y, four.z, four.w}};
+  } else {
+    return {{*from}};
+  }
+}
+template <int each>
+__device__ void store_floats(float* to, const Wide<each>& from) {
+  if constexpr (each == 4) {
+    *reinterpret_cast<float4*>(to) = {from.v[0], from.v[1], from.v[2], from.v[3]};
+  } else {
+    *to = from.v[0];
+  }
+}
+template <int each>
+__device__ Wide<each> load_halves(const Half* from) {
+  if constexpr (each == 4) {
+    const auto bits = *reinterpret_cast<const uint2*>(from);
+    const float2 first = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits.x));
+    const float2 second = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits.y));
+    return {{first.x, first.y, second.x, second.y}};
+  } else {
+    return {{wide(*from)}};
+  }
+}
+template <int each>
+__device__ void store_halves(Half* to, const Wide<each>& from) {
+  if constexpr (each == 4) {
+    uint2 bits;
+    reinterpret_cast<__nv_bfloat162&>(bits.x) = __floats2bfloat162_rn(from.v[0], from.v[1]);
+    reinterpret_cast<__nv_bfloat162&>(bits.y) = __floats2bfloat162_rn(from.v[2], from.v[3]);
+    *reinterpret_cast<uint2*>(to) = bits;
+  } else {
+    *to = narrow(from.v[0]);
+  }
 }
 
+template <int each>
+__global__ void accumulate_kernel(const Half* part, float* shard, std::int64_t n) {
+  for (std::int64_t i = each * thread_index(); i < n; i += each * thread_count()) {
+    auto sum = load_floats<each>(shard + i);
+    const auto more = load_halves<each>(part + i);
+#pragma unroll
+    for (int j = 0; j < each; ++j) sum.v[j] += more.v[j];
+    store_floats<each>(shard + i, sum);
+  }
+}
+
+template <int each>
 __global__ void square_sum_kernel(const float* x, float* report, std::int64_t n, float scale) {
   float sum = 0;
-  for (std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; i < n;
-       i += std::int64_t{gridDim.x} * blockDim.x)
-    sum += x[i] * x[i];
+#pragma unroll 4
+  for (std::int64_t i = each * thread_index(); i < n; i += each * thread_count()) {
+    const auto v = load_floats<each>(x + i);
+#pragma unroll
+    for (int j = 0; j < each; ++j) sum += v.v[j] * v.v[j];
+  }
   sum = block_sum(sum);
   if (threadIdx.x == 0) atomicAdd(report, sum * scale);  // report_slot::squared_norm
 }
 
-__global__ void adamw_kernel(float* gradient, float* master, float* first, float* second, Half* weights,
-                             const float* report, std::int64_t n, AdamStep s) {
-  const float norm = sqrtf(report[0]);
-  const bool finite = isfinite(norm);
-  const float factor = s.clip > 0 && norm > s.clip ? s.clip / (norm + 1e-6F) : 1.0F;
-  for (std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; i < n;
-       i += std::int64_t{gridDim.x} * blockDim.x) {
-    const float g = gradient[i] * factor;
-    gradient[i] = 0;
-    if (!finite) continue;
-    const float m = s.beta1 * first[i] + (1 - s.beta1) * g;
-    const float v = s.beta2 * second[i] + (1 - s.beta2) * g * g;
-    float w = (master != nullptr ? master[i] : wide(weights[i])) * (1 - s.learning_rate * s.decay);
-    w -= s.learning_rate * (m / s.correction1) / (sqrtf(v / s.correction2) + s.epsilon);
-    first[i] = m;
-    second[i] = v;
-    if (master != nullptr) master[i] = w;
-    weights[i] = narrow(w);
+__device__ float square_root(float x) {
+  float root;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
+  return root;
+}
+
+/// 0 for any number, but not before the number is there: a store to a line that is still on its way makes the memory wait.  On an
+/// H200 an update whose gradients are cleared at once takes 1.6 times as long.
+__device__ float cleared(float x) {
+  float zero;
+  asm("{ .reg .f32 low; min.f32 low, %1, 0f00000000; max.f32 %0, low, 0f00000000; }" : "=f"(zero) : "f"(x));
+  return zero;
+}
+
+/// A thread takes one piece.  Quotient and root are the hardware's (2 units in the last place): exact ones
+/// branch, and what an element's update loses by it is far below its weight's rounding to 16 bits.
+template <int each>
+__global__ void adamw_kernel(float* __restrict__ gradient, float* __restrict__ master, float* __restrict__ first,
+                             float* __restrict__ second, Half* __restrict__ weights, const float* __restrict__ report,
+                             std::int64_t n, AdamStep s) {
+  const std::int64_t i = each * thread_index();
+  if (i >= n) return;
+  const auto g = load_floats<each>(gradient + i);
+  auto m = load_floats<each>(first + i), v = load_floats<each>(second + i);
+  auto w = master != nullptr ? load_floats<each>(master + i) : load_halves<each>(weights + i);
+  const float norm = square_root(report[0]);
+  const float factor = s.clip > 0 && norm > s.clip ? __fdividef(s.clip, norm + 1e-6F) : 1.0F;
+#pragma unroll
+  for (int j = 0; j < each; ++j) {
+    const float clipped = g.v[j] * factor;
+    m.v[j] = s.beta1 * m.v[j] + (1 - s.beta1) * clipped;
+    v.v[j] = s.beta2 * v.v[j] + (1 - s.beta2) * clipped * clipped;
+    w.v[j] = w.v[j] * s.keep - __fdividef(s.step * m.v[j], square_root(v.v[j] * s.per_correction2) + s.epsilon);
   }
+  Wide<each> zero;
+#pragma unroll
+  for (int j = 0; j < each; ++j) zero.v[j] = cleared(g.v[j]);
+  store_floats<each>(gradient + i, zero);
+  if (!isfinite(norm)) return;
+  store_floats<each>(first + i, m);
+  store_floats<each>(second + i, v);
+  if (master != nullptr) store_floats<each>(master + i, w);
+  store_halves<each>(weights + i, w);
 }
 
 unsigned rows_of(std::int64_t rows) { return static_cast<unsigned>(rows); }
+/// Threads that take a row of h numbers, 8 each.
+unsigned row_threads(std::int64_t h) {
+  return h >= 8 * threads ? threads : static_cast<unsigned>((h / 8 + 31) / 32 * 32);
+}
 
 }  // namespace
 
 void add(const Half* a, const Half* b, Half* c, std::int64_t n, cudaStream_t stream) {
-  add_kernel<<<blocks_for(n / 2), threads, 0, stream>>>(reinterpret_cast<const __nv_bfloat162*>(a),
-                                                        reinterpret_cast<const __nv_bfloat162*>(b),
-                                                        reinterpret_cast<__nv_bfloat162*>(c), n / 2);
+  add_kernel<<<blocks_for(n / 8), threads, 0, stream>>>(a, b, c, n / 8);
 }
 void embedding(const std::int64_t* ids, const Half* table, Half* y, std::int64_t tokens, std::int64_t h,
                cudaStream_t stream) {
-  embedding_kernel<<<rows_of(tokens), threads, 0, stream>>>(ids, table, y, h);
+  embedding_kernel<<<rows_of(tokens), row_threads(h), 0, stream>>>(ids, table, y, h);
 }
 void embedding_backward(const Half* dy, const std::int64_t* ids, Half* dtable, int* scratch, std::int64_t tokens,
                         std::int64_t h, std::int64_t vocab, bool add, cudaStream_t stream) {
-  int *counts = scratch, *starts = scratch + vocab, *places = starts + vocab + 1;
-  cudaMemsetAsync(counts, 0, static_cast<std::size_t>(vocab) * sizeof(int), stream);
-  const auto blocks = static_cast<unsigned>((tokens + threads - 1) / threads);
+  int *cursor = scratch, *counts = scratch + 1, *starts = counts + vocab, *ends = starts + vocab,
+      *places = ends + vocab;
+  cudaMemsetAsync(scratch, 0, static_cast<std::size_t>(1 + vocab) * sizeof(int), stream);
+  const auto blocks = rows_of((tokens + threads - 1) / threads);
   count_tokens<<<blocks, threads, 0, stream>>>(ids, counts, tokens);
-  starts_of_tokens<<<1, 1024, 0, stream>>>(counts, starts, vocab);
+  begin_tokens<<<rows_of((vocab + threads - 1) / threads), threads, 0, stream>>>(counts, starts, ends, cursor, vocab);
   place_tokens<<<blocks, threads, 0, stream>>>(ids, starts, counts, places, tokens);
-  sum_tokens<<<rows_of(vocab), threads, 0, stream>>>(dy, starts, places, dtable, h, add);
+  sum_tokens<<<rows_of(vocab), row_threads(h), 0, stream>>>(dy, starts, ends, places, dtable, h, add);
 }
-void norm(const Half* x, const Half* branch, const Half* w, Half* stream_out, Half* y, float* rstd, NormShape shape,
-          cudaStream_t stream) {
-  norm_kernel<<<rows_of(shape.rows), threads, 0, stream>>>(x, branch, w, stream_out, y, rstd, shape.h, shape.eps);
+void swiglu(const Half* joined, const float* weights, Half* y, LiveRows rows, std::int64_t width, cudaStream_t stream) {
+  swiglu_kernel<<<blocks_for(32 * rows.most), threads, 0, stream>>>(joined, weights, y, rows, width);
 }
-void norm_backward(const Half* dy, const Half* dstream, const Half* x, const float* rstd, const Half* w, Half* dx,
-                   Half* dw, float* scratch, NormShape shape, bool add, cudaStream_t stream) {
-  norm_backward_kernel<<<norm_blocks, threads, 0, stream>>>(dy, dstream, x, rstd, w, dx, scratch, shape.rows, shape.h);
-  sum_partials<<<blocks_for(shape.h), threads, 0, stream>>>(scratch, dw, shape.h, shape.h, norm_blocks, add);
-}
-void rotary(Half* qkv, HeadShape shape, bool back, cudaStream_t stream) {
-  rotary_kernel<<<rows_of(shape.tokens), threads, 0, stream>>>(qkv, shape, back);
-}
-void head_norm_rotary(const Half* qkv, const Half* wq, const Half* wk, Half* turned, HeadShape shape,
-                      cudaStream_t stream) {
-  head_norm_kernel<<<rows_of(shape.tokens), threads, 0, stream>>>(qkv, wq, wk, turned, shape);
-}
-void head_norm_rotary_backward(Half* gradient, const Half* qkv, const Half* wq, const Half* wk, Half* dwq, Half* dwk,
-                               float* scratch, HeadShape shape, bool add, cudaStream_t stream) {
-  const int d = shape.d;
-  head_norm_backward_kernel<<<norm_blocks, threads, 2 * d * sizeof(float), stream>>>(gradient, qkv, wq, wk, scratch,
-                                                                                     shape);
-  sum_partials<<<blocks_for(d), threads, 0, stream>>>(scratch, dwq, d, 2 * d, norm_blocks, add);
-  sum_partials<<<blocks_for(d), threads, 0, stream>>>(scratch + d, dwk, d, 2 * d, norm_blocks, add);
-}
-void swiglu(const Half* joined, const float* weights, Half* y, std::int64_t rows, std::int64_t width,
-            cudaStream_t stream) {
-  if (rows == 0) return;
-  constexpr std::int64_t most_rows = 65535;  // of a grid's second dimension
-  const auto columns = static_cast<unsigned>((width / 2 + threads - 1) / threads);
-  for (std::int64_t first = 0; first < rows; first += most_rows) {
-    const std::int64_t some = rows - first < most_rows ? rows - first : most_rows;
-    swiglu_kernel<<<dim3(columns, rows_of(some)), threads, 0, stream>>>(
-        joined + first * 2 * width, weights != nullptr ? weights + first : nullptr, y + first * width, width);
-  }
-}
-void swiglu_backward(const Half* dy, const Half* joined, const float* weights, Half* d, float* dweights,
-                     std::int64_t rows, std::int64_t width, cudaStream_t stream) {
-  if (rows == 0) return;
-  swiglu_backward_kernel<<<rows_of(rows), threads, 0, stream>>>(dy, joined, weights, d, dweights, width);
+void swiglu_backward(const Half* dy, const Half* joined, const float* weights, Half* d, float* dweights, LiveRows rows,
+                     std::int64_t width, cudaStream_t stream) {
+  swiglu_backward_kernel<<<blocks_for(32 * rows.most), threads, 0, stream>>>(dy, joined, weights, d, dweights, rows,
+                                                                             width);
 }
 void cross_entropy(Half* logits, const std::int64_t* labels, float* loss, float* report, std::int64_t rows,
                    std::int64_t vocab, bool first, float scale, cudaStream_t stream) {
   if (first) cudaMemsetAsync(loss, 0, sizeof(float), stream);
-  cross_entropy_kernel<<<rows_of(rows), 1024, 0, stream>>>(logits, labels, loss, report, vocab, scale);
+  const auto kernel = vocab % 8 == 0 ? cross_entropy_kernel<8> : cross_entropy_kernel<1>;
+  kernel<<<rows_of(rows), 1024, 0, stream>>>(logits, labels, loss, report, vocab, scale);
 }
 void accumulate(const Half* part, float* shard, std::int64_t n, cudaStream_t stream) {
-  accumulate_kernel<<<blocks_for(n), threads, 0, stream>>>(part, shard, n);
+  const auto kernel = n % 4 == 0 ? accumulate_kernel<4> : accumulate_kernel<1>;
+  kernel<<<blocks_for(n / 4), threads, 0, stream>>>(part, shard, n);
 }
 void square_sum(const float* x, float* report, std::int64_t n, float scale, cudaStream_t stream) {
-  square_sum_kernel<<<blocks_for(n), threads, 0, stream>>>(x, report, n, scale);
+  const auto kernel = n % 4 == 0 ? square_sum_kernel<4> : square_sum_kernel<1>;
+  kernel<<<blocks_for(n / 4), threads, 0, stream>>>(x, report, n, scale);
 }
 void adamw(float* gradient, float* master, float* first, float* second, Half* weights, const float* report,
            std::int64_t n, AdamStep step, cudaStream_t stream) {
-  adamw_kernel<<<blocks_for(n), threads, 0, stream>>>(gradient, master, first, second, weights, report, n, step);
+  const auto kernel = n % 4 == 0 ? adamw_kernel<4> : adamw_kernel<1>;
+  kernel<<<rows_of((n + threads - 1) / threads / (n % 4 == 0 ? 4 : 1) + 1), threads, 0, stream>>>(
+      gradient, master, first, second, weights, report, n, step);
 }
 
 }  // namespace plimsoll::cuda

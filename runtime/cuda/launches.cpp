@@ -1,6 +1,5 @@
 // Which kernel or library runs a routine on the device (runtime/cuda/cuda_backend.hpp).
 #include <cmath>
-#include <numeric>
 
 #include "runtime/cuda/cuda_state.hpp"
 
@@ -17,33 +16,18 @@ T* at(const Operand& operand) {
 
 void CudaBackend::Impl::regroup(const Operation& o) {
   const auto [all, width, local, sources, segment, back, unused] = o.call().sizes;
-  const std::int64_t row = width * size_of(o.reads[0].dtype);
-  const auto rows_of = [&](std::int64_t source, std::int64_t e) {
-    return segment > 0 ? segment : std::int64_t{counted(o.reads[1])[static_cast<std::size_t>(source * local + e)]};
-  };
-  std::vector<std::int64_t> arrival;
-  std::int64_t next = 0, by_expert = 0;
-  for (std::int64_t i = 0; i < sources * local; ++i) {
-    arrival.push_back(next);
-    next += rows_of(i / local, i % local);
-  }
-  for (std::int64_t e = 0; e < local; ++e) {
-    for (std::int64_t s = 0; s < sources; ++s) {
-      const std::int64_t from = arrival[static_cast<std::size_t>(s * local + e)], count = rows_of(s, e);
-      if (count > 0)
-        check(cudaMemcpyAsync(o.writes[0].data + (back ? from : by_expert) * row,
-                              o.reads[0].data + (back ? by_expert : from) * row, static_cast<std::size_t>(count * row),
-                              cudaMemcpyDeviceToDevice, stream(o.op.lane)),
-              "regrouping rows");
-      by_expert += count;
-    }
-  }
+  cuda::regroup(
+      o.reads[0].data, o.writes[0].data, segment > 0 ? nullptr : at<int>(o.reads[1]),
+      {all, width * size_of(o.reads[0].dtype), static_cast<int>(local), static_cast<int>(sources), segment, back != 0},
+      stream(o.op.lane));
 }
 
 void CudaBackend::Impl::grouped(const Operation& o) {
   const auto [form, n, k, local, sources, segment, add] = o.call().sizes;
-  products.run_grouped(static_cast<int>(form), n, k, expert_rows(o, local, sources, segment), at<Half>(o.reads[0]),
-                       at<Half>(o.reads[1]), at<Half>(o.writes[0]), add != 0, stream(o.op.lane));
+  grouped_products.run(
+      {static_cast<int>(form), n, k, static_cast<int>(local), static_cast<int>(sources), segment, add != 0},
+      segment > 0 ? nullptr : at<int>(o.reads.back()), at<Half>(o.reads[0]), at<Half>(o.reads[1]),
+      at<Half>(o.writes[0]), stream(o.op.lane));
 }
 
 /// Rotary embedding, norms of heads, attention.
@@ -82,11 +66,7 @@ void CudaBackend::Impl::experts(const Operation& o) {
   const auto& s = call.sizes;
   const cudaStream_t on = stream(o.op.lane);
   if (call.routine == Routine::swiglu || call.routine == Routine::swiglu_backward) {
-    std::int64_t rows = s[0];
-    if (s[3] > 0) {
-      const auto values = counted(o.reads.back());
-      rows = std::accumulate(values.begin(), values.begin() + s[3], std::int64_t{0});
-    }
+    const cuda::LiveRows rows{s[0], s[3] > 0 ? at<int>(o.reads.back()) : nullptr, static_cast<int>(s[3])};
     const bool back = call.routine == Routine::swiglu_backward;
     const float* weights = s[2] ? at<float>(o.reads[back ? 2 : 1]) : nullptr;
     if (!back) return cuda::swiglu(at<Half>(o.reads[0]), weights, at<Half>(o.writes[0]), rows, s[1], on);
@@ -117,7 +97,7 @@ void CudaBackend::Impl::experts(const Operation& o) {
   if (call.routine == Routine::route_backward)
     return cuda::route_backward(at<float>(o.reads[0]), at<int>(o.reads[1]), at<Half>(o.reads[2]), at<int>(o.reads[3]),
                                 at<Half>(o.writes[0]), shape, on);
-  void* words = scratch.of(static_cast<std::size_t>(2 * (s[0] * s[2] + s[1])) * sizeof(int));
+  void* words = scratch.of(cuda::route_scratch(shape));
   cuda::route(at<Half>(o.reads[0]), at<int>(o.writes[0]), at<float>(o.writes[1]), at<int>(o.writes[2]),
               at<float>(o.writes[3]), words, shape, on);
 }
@@ -132,7 +112,7 @@ void CudaBackend::Impl::rows(const Operation& o) {
     case Routine::embedding:
       return cuda::embedding(at<std::int64_t>(o.reads[0]), at<Half>(o.reads[1]), at<Half>(o.writes[0]), s[0], s[1], on);
     case Routine::embedding_backward: {
-      auto* words = static_cast<int*>(scratch.of(static_cast<std::size_t>(2 * s[2] + 1 + s[0]) * sizeof(int)));
+      auto* words = static_cast<int*>(scratch.of(static_cast<std::size_t>(3 * s[2] + 1 + s[0]) * sizeof(int)));
       return cuda::embedding_backward(at<Half>(o.reads[0]), at<std::int64_t>(o.reads[1]), at<Half>(o.writes[0]), words,
                                       s[0], s[1], s[2], s[3] != 0, on);
     }
@@ -177,13 +157,12 @@ void CudaBackend::Impl::flat(const Operation& o) {
   const Hyperparameters& h = hyperparameters;
   const auto t = static_cast<double>(h.update);
   const cuda::AdamStep step{static_cast<float>(call.scalars[0]),
-                            static_cast<float>(h.learning_rate),
                             static_cast<float>(h.beta1),
                             static_cast<float>(h.beta2),
                             static_cast<float>(h.epsilon),
-                            static_cast<float>(h.weight_decay),
-                            static_cast<float>(1 - std::pow(h.beta1, t)),
-                            static_cast<float>(1 - std::pow(h.beta2, t))};
+                            static_cast<float>(1 - h.learning_rate * h.weight_decay),
+                            static_cast<float>(h.learning_rate / (1 - std::pow(h.beta1, t))),
+                            static_cast<float>(1 / (1 - std::pow(h.beta2, t)))};
   cuda::adamw(at<float>(o.writes[4]), call.sizes[1] ? at<float>(o.writes[0]) : nullptr, at<float>(o.writes[1]),
               at<float>(o.writes[2]), at<Half>(o.writes[3]), at<float>(o.reads[4]), n, step, on);
 }

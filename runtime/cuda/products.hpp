@@ -1,10 +1,9 @@
 // Matrix products in bf16 with fp32 sums: cuBLASLt, whose algorithm for each shape is chosen by timing the best candidates
-// once, and cuBLAS's grouped products for experts.
+// once.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "runtime/cuda/kernels.hpp"
 
@@ -25,10 +24,6 @@ class Products {
   Products& operator=(const Products&) = delete;
 
   void run(const ProductShape& shape, const Half* a, const Half* b, Half* y, cudaStream_t stream);
-
-  /// The forms of Routine::grouped_product; rows[e] of expert e, side by side.
-  void run_grouped(int form, std::int64_t n, std::int64_t k, const std::vector<std::int64_t>& rows, const Half* a,
-                   const Half* b, Half* y, bool add, cudaStream_t stream);
 
  private:
   struct Impl;

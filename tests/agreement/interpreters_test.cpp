@@ -102,5 +102,13 @@ TEST(Agreement, TheSamePlanHasTheSameDigestAndAnotherOneAnother) {
   EXPECT_NE(build_step(a, 0).digest, build_step(b, 0).digest);
 }
 
+TEST(Agreement, PlansThatMakeDifferentRoomForRowsHaveDifferentDigests) {
+  const auto digest = [](const char* factor, int rank) {
+    return build_step(scenario(small_moe, "2xh200", {"engine=plimsoll", "expert_parallel=2", factor}), rank).digest;
+  };
+  EXPECT_NE(digest("moe.capacity_factor=1.25", 0), digest("moe.capacity_factor=2", 0));
+  EXPECT_EQ(digest("moe.capacity_factor=2", 0), digest("moe.capacity_factor=2", 1));
+}
+
 }  // namespace
 }  // namespace plimsoll

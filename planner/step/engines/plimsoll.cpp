@@ -2,8 +2,8 @@
 // all memory in one arena (planner/step/engines/engines.hpp).
 //
 // A layer's dense weights are one group, its local experts another, embedding and head one each; a group of P elements on n
-// ranks pads to n.  v bytes an element (bf16: 2).  Stage 3: the shard vP/n is gathered one layer ahead into vP, freed after
-// use, gathered again in backward.  Gradients: vP per group while its backward runs (stages 0, 1: until the step),
+// ranks pads to n.  v bytes an element (bf16: 2).  Stage 3: the shard vP/n is gathered one layer ahead into vP (the head beside
+// the last layer), freed after use, gathered again in backward; the last layer's is kept for it.  Gradients: vP per group while its backward runs (stages 0, 1: until the step),
 // reduce-scattered into vP/n and added to 4P/n in fp32; stages 0 and 1 all-reduce once per step.  Master (where the weights
 // are 16-bit) and moments: 12 P/n fp32 (stage 0: n = 1).
 // Back-pressure: a gather waits for the compute of the layer before last; a reduction for the one before it, so at most two
@@ -304,7 +304,12 @@ class PlimsollJob final : public TorchJob {
     const int l = module.layer;
     Scoped layer(trace_.layer, static_cast<std::int16_t>(l));
     for_layer(l, &PlimsollJob::gather);
-    if (l < last_layer()) for_layer(l + 1, &PlimsollJob::gather);
+    if (l < last_layer()) {
+      for_layer(l + 1, &PlimsollJob::gather);
+    } else {
+      gather(outside(model_->head.weight));
+      gather(outside(model_->norm.weight));
+    }
     // Backward leaves the layer through this node: its gradients are complete.
     NodeRef left = autograd_.make_node({&x}, [this, l](BackwardCall& call) {
       ops::pass_through(call);
@@ -323,7 +328,7 @@ class PlimsollJob final : public TorchJob {
       for_layer(l, &PlimsollJob::gather);
       if (l > 0) for_layer(l - 1, &PlimsollJob::gather);
     });
-    for_layer(l, &PlimsollJob::release);
+    if (l < last_layer()) for_layer(l, &PlimsollJob::release);  // backward begins with the last one
     return out;
   }
 
@@ -339,21 +344,29 @@ class PlimsollJob final : public TorchJob {
   }
 
   void optimizer_step() override {
-    trace_.wait_for(Lane::compute, Lane::reduce);
     const Tensor& report = fused_.report;
-    for (ShardGroup& group : groups_) {
-      // Every shard counts once, though several ranks may hold it.
-      const double share = static_cast<double>(group.mesh) / static_cast<double>(ranks_of(group));
-      trace_.compute(
-          Kernel::pointwise(KernelKind::reduce_norm, DType::fp32, group.shard_numel(), group.gradient_shard.bytes()),
-          {Routine::square_sum, {group.shard_numel()}, {share}}, {&group.gradient_shard}, {&report}, "gradient norm");
+    // Each shard's norm waits for its own reduction alone: in the order of the reductions, the last ones run beside them.
+    for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) {
+      if (group->layer >= 0) add_to_norm(*group);
     }
+    for (ShardGroup& group : groups_) {
+      if (group.layer < 0) add_to_norm(group);
+    }
+    trace_.wait_for(Lane::compute, Lane::reduce);
     trace_.collective({CollectiveKind::all_reduce, DType::fp32, group_id::data_parallel, report.bytes(), {}}, {&report},
                       {&report}, "step report");
     trace_.record(HostCopy{false, true, report.bytes()}, Lane::copy_out, {&report}, {&host_report_}, "step report");
     for (ShardGroup& group : groups_) step_group(group);
     trace_.record(HostSync{Lane::copy_out}, Lane::host, {}, {}, "step report");
     trace_.wait_for(Lane::compute, Lane::copy_out);  // the next step clears it
+  }
+  void add_to_norm(ShardGroup& group) {
+    // Every shard counts once, though several ranks may hold it.
+    const double share = static_cast<double>(group.mesh) / static_cast<double>(ranks_of(group));
+    trace_.compute(
+        Kernel::pointwise(KernelKind::reduce_norm, DType::fp32, group.shard_numel(), group.gradient_shard.bytes()),
+        {Routine::square_sum, {group.shard_numel()}, {share}}, {&group.gradient_shard}, {&fused_.report},
+        "gradient norm");
   }
   /// Ranks that share the group's parameters, whatever the stage.
   int ranks_of(const ShardGroup& group) const { return mesh_size(*group.parameters.front()); }

@@ -146,8 +146,9 @@ struct AttentionLaunches {
             {tokens, spec.q_heads, spec.kv_heads, spec.head_dim, sequence, c.rotary_constants, last},
             {c.layers.scenario.model.numerics.norm_eps}};
   }
-  static Kernel pass(KernelKind kind, const Tensor& qkv) {
-    return Kernel::pointwise(kind, qkv.dtype, qkv.numel(), qkv.bytes() * 2);
+  /// Reads or writes so many tensors of the size of q, k and v.
+  static Kernel pass(KernelKind kind, const Tensor& qkv, int tensors = 2) {
+    return Kernel::pointwise(kind, qkv.dtype, qkv.numel(), qkv.bytes() * tensors);
   }
 };
 
@@ -200,7 +201,7 @@ Variable fused_attention(FusedContext& c, AttentionModule& module, const Variabl
                          {&d}, "rotary backward");
     } else {
       const GradientPlace dq = gradient_of({norms[0]}), dk = gradient_of({norms[1]});
-      call.trace.compute(AttentionLaunches::pass(KernelKind::fused_norm_backward, d),
+      call.trace.compute(AttentionLaunches::pass(KernelKind::fused_norm_backward, d, 3),
                          back.turn(Routine::head_norm_rotary_backward, dq.add),
                          {&d, &joined, &norms[0]->data, &norms[1]->data}, {&d, &dq.tensor, &dk.tensor},
                          "head norm and rotary backward");
@@ -281,7 +282,8 @@ Variable fused_loss(FusedContext& c, TorchModel& model, const Variable& x) {
     g.take_gemm_workspace();
     trace.compute(Kernel::gemm(rows, vocab, h, hidden.dtype), {Routine::product, {rows, vocab, h, 0, 1, 0}, {}},
                   {&input, &head->data}, {&logits}, "lm_head");
-    trace.compute(Kernel::pointwise(KernelKind::log_softmax, hidden.dtype, logits.numel(), logits.bytes() * 2),
+    // Two passes over whole rows: one reads them, one reads them again and writes the gradient, at the memory's speed.
+    trace.compute(Kernel::pointwise(KernelKind::vectorized, hidden.dtype, logits.numel(), logits.bytes() * 3),
                   {Routine::cross_entropy, {rows, vocab, done == 0}, {c.loss_scale}}, {&logits, &labels},
                   {&logits, &loss, &c.report}, "cross-entropy and its gradient");
     trace.compute(Kernel::gemm(rows, h, vocab, hidden.dtype), {Routine::product, {rows, h, vocab, 0, 0, 0}, {}},

@@ -125,8 +125,8 @@ Variable move_rows(const Mixture& m, const Variable& x, const Tensor& slots, boo
   const auto move = [=](Trace& t, const Tensor& from, const Tensor& map, const Shape& shape, bool scatter) {
     Tensor result = t.empty(shape, from.dtype, name);
     const Bytes bytes = Elements((sent + tokens) * h) * from.dtype;
-    t.compute(Kernel::pointwise(scatter ? KernelKind::gather_rows : KernelKind::index_add, from.dtype,
-                                std::max(sent, tokens) * h, bytes),
+    // Each token's row is read once and written to its slots, or its slots are read and their sum is written: rows, both ways.
+    t.compute(Kernel::pointwise(KernelKind::gather_rows, from.dtype, std::max(sent, tokens) * h, bytes),
               {scatter ? Routine::scatter_rows : Routine::gather_rows, {tokens, h, k, sent, clear}, {}}, {&from, &map},
               {&result}, name);
     return result;
@@ -181,24 +181,27 @@ Routed route_tokens(Mixture& m, MoeModule& module, const Variable& x) {
   return result;
 }
 
-/// Dropless: the numbers of rows travel ahead, and the host, which issues the exchange by them, waits.
+/// Dropless between ranks: the numbers of rows travel ahead, to the device and to the host, which issues the exchange by them.
+/// On one rank they stay on the device.
 void count_rows(Mixture& m) {
   if (m.segment() > 0) return;
   Trace& trace = m.c.layers.trace;
   const Shape shape{{m.sources}, {m.local, Symbol::local_experts}};
-  Lane ready = Lane::compute;
-  if (m.remote()) {
-    m.counts = trace.empty(shape, DType::int32, "rows that arrive");
-    Scoped lane(trace.lane, Lane::exchange);
-    ready = Lane::exchange;
-    trace.collective({CollectiveKind::all_to_all, DType::int32, m.c.layers.expert_group, m.counts.bytes(), {}},
-                     {&m.sent_counts}, {&m.counts}, "rows per expert");
-  } else {
+  if (!m.remote()) {
     m.counts = m.sent_counts.view_as(shape);
+    return;
   }
-  trace.record(HostCopy{false, true, m.sent_counts.bytes()}, ready, {&m.sent_counts}, {}, "rows per expert");
-  if (m.remote()) trace.record(HostCopy{false, true, m.counts.bytes()}, ready, {&m.counts}, {}, "rows that arrive");
-  trace.record(HostSync{ready}, Lane::host, {}, {}, "rows per expert");
+  m.counts = trace.empty(shape, DType::int32, "rows that arrive");
+  Scoped lane(trace.lane, Lane::exchange);
+  trace.collective({CollectiveKind::all_to_all, DType::int32, m.c.layers.expert_group, m.counts.bytes(), {}},
+                   {&m.sent_counts}, {&m.counts}, "rows per expert");
+  trace.record(HostCopy{false, true, m.sent_counts.bytes()}, Lane::exchange, {&m.sent_counts}, {}, "rows per expert");
+  trace.record(HostCopy{false, true, m.counts.bytes()}, Lane::exchange, {&m.counts}, {}, "rows that arrive");
+}
+/// The host waits for them while the device permutes.
+void wait_for_counts(const Mixture& m) {
+  if (m.segment() == 0 && m.remote())
+    m.c.layers.trace.record(HostSync{Lane::exchange}, Lane::host, {}, {}, "rows per expert");
 }
 
 }  // namespace
@@ -213,6 +216,7 @@ Variable fused_experts(FusedContext& c, MoeModule& module, const Variable& x) {
   Routed routed = route_tokens(m, module, x);
   count_rows(m);
   Variable rows = move_rows(m, x, routed.slots, true, "permuted rows");
+  wait_for_counts(m);
   // The weights travel with the rows and are applied inside the activation, so that the expert output is not kept.
   Variable weights = std::exchange(routed.weights, {});
   if (m.remote()) {

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include "planner/account/volume.hpp"
+#include "planner/base/machine_error.hpp"
 #include "planner/step/build_step.hpp"
+#include "runtime/core/row_bound.hpp"
 #include "tests/unit/runtime/world.hpp"
 
 namespace plimsoll::testing {
@@ -145,6 +147,17 @@ TEST(Ranks, EndWithTheBuffersNameWhereMoreRowsArriveThanThePlanStates) {
               ::testing::Contains(::testing::AllOf(::testing::HasSubstr("moe.capacity_factor=1.13 holds this step"),
                                                    ::testing::HasSubstr("all_to_all ep"))));
   EXPECT_THAT(result.errors, ::testing::Each(::testing::HasSubstr("at op")));
+}
+
+TEST(RowBound, IsNamedWhereARankReceivesAndSendsNone) {
+  try {
+    check_row_bound({.arrive = 9, .room = 8, .leave = 0, .ranks = 2}, "rows");
+    FAIL() << "9 rows fit into room for 8";
+  } catch (const MachineError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("\"rows\" has room for 8: "));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("moe.capacity_factor=2 holds any routing"));
+  }
+  EXPECT_NO_THROW(check_row_bound({.arrive = 8, .room = 8, .leave = 0, .ranks = 2}, "rows"));
 }
 
 TEST(Steps, SkipAnUpdateWhoseGradientsAreNotFinite) {
