@@ -75,10 +75,14 @@ MainWindow::MainWindow(Session& session)
   connect(&session_, &Session::text_changed, this, [this] {
     since_edit_.start();
     waiting_ = true;
+    refused_.clear();
     show_state();
   });
   connect(&session_, &Session::answered, this, &MainWindow::show_answer);
-  connect(&session_, &Session::refused, this, &MainWindow::show_problems);
+  connect(&session_, &Session::refused, this, [this](const Diagnostics& problems) {
+    refused_ = problems;
+    show_problems();
+  });
   connect(tabs_, &QTabWidget::currentChanged, this, [this](int tab) {
     session_.tab = tab;
     show_page();
@@ -108,7 +112,7 @@ void MainWindow::show_answer() {
   const AnswerPtr& newest = session_.newest();
   banner_->show_answer(session_.good(), newest, session_.is_stale());
   show_page();
-  if (newest) show_problems(newest->diagnostics);
+  show_problems();
   if (waiting_ && newest) {
     waiting_ = false;
     latency_ms_ = static_cast<double>(since_edit_.nsecsElapsed()) * 1e-6;
@@ -116,7 +120,10 @@ void MainWindow::show_answer() {
   show_state();
 }
 
-void MainWindow::show_problems(const Diagnostics& problems) {
+void MainWindow::show_problems() {
+  Diagnostics problems = refused_;
+  if (const AnswerPtr& newest = session_.newest())
+    problems.insert(problems.end(), newest->diagnostics.begin(), newest->diagnostics.end());
   problems_->show_table(problems_table(problems));
   problems_dock_->setWindowTitle(tr("Problems: %1").arg(QString::fromStdString(problems_in_words(problems))));
 }

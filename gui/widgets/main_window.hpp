@@ -57,7 +57,7 @@ class MainWindow : public QMainWindow {
   void build_view_menu();
   void build_help_menu();
   void show_answer();
-  void show_problems(const Diagnostics& problems);
+  void show_problems();
   void show_page();
   void show_state();
   void jump_to(const QString& key);
@@ -84,6 +84,7 @@ class MainWindow : public QMainWindow {
   QLabel* state_;
   class QMenu* recent_ = nullptr;
   QAction *undo_ = nullptr, *redo_ = nullptr;
+  Diagnostics refused_;  ///< of a file that could not be opened, until the next edit
   QString file_;
   QElapsedTimer since_edit_;
   bool waiting_ = false;
