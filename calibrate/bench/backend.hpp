@@ -57,8 +57,8 @@ class Backend {
   virtual bool lost() const { return false; }
 };
 
-/// Eigen, memcpy, and collectives between threads, or between MPI processes where `ranks` came from Open MPI.
-std::unique_ptr<Backend> make_host_backend(const Ranks& ranks);
+/// Eigen, memcpy, and collectives between threads; between processes by MPI where `ranks` came from Open MPI, else over TCP.
+std::unique_ptr<Backend> make_host_backend(Ranks& ranks);
 
 /// @throws MachineError where there is no device, or the build has no CUDA
 std::unique_ptr<Backend> make_cuda_backend(Ranks& ranks);

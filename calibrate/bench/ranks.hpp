@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "planner/base/rank_names.hpp"
+#include "planner/ranks/socket.hpp"
 
 namespace plimsoll::calibrate {
 
@@ -24,7 +25,8 @@ class Ranks {
   int rank() const { return names_.rank; }
   int world() const { return names_.world; }
   int local_rank() const { return names_.local_rank; }
-  const std::string& launcher() const { return names_.launcher; }
+  const RankNames& names() const { return names_; }
+  double timeout_s() const { return timeout_s_; }
 
   /// Rank 0's text, on every rank.  @throws MachineError if a rank is gone or silent
   std::string broadcast(const std::string& text);
@@ -41,14 +43,12 @@ class Ranks {
 
  private:
   class Watchdog;
-  void listen_for_ranks();
-  void connect_to_first();
   void send(int peer, const std::string& text);
   std::string receive(int peer);
 
   RankNames names_;
   double timeout_s_;
-  std::vector<int> sockets_;  ///< rank 0: by rank; others: one, to rank 0
+  std::vector<Socket> sockets_;  ///< by rank; on others than rank 0 only that to it
   std::unique_ptr<Watchdog> watchdog_;
 };
 

@@ -42,15 +42,16 @@ const std::vector<Arrows>& arrows() {
   static const Names lower = {"planner/account", "planner/step", "planner/spec", "planner/base"};
   static const std::vector<Arrows> table = {
       {"planner/base", {}},
+      {"planner/ranks", {"planner/base"}},
       {"planner/spec", {"planner/base"}},
       {"planner/step", {"planner/spec", "planner/base"}},
       {"planner/account", {"planner/step", "planner/spec", "planner/base"}, true},
       {"planner/search", lower},
       {"planner/cli", {"planner", "simulator"}},
       {"simulator", lower, true},
-      {"runtime", lower, true},
+      {"runtime", joined(lower, {"planner/ranks"}), true},
       {"runtime/cli", {"planner/account", "planner/step", "planner/spec", "planner/base", "runtime"}},
-      {"calibrate", {"planner/step", "planner/spec", "planner/base"}},
+      {"calibrate", {"planner/step", "planner/spec", "planner/ranks", "planner/base"}},
       {"calibrate/cli", {"calibrate", "planner/cli", "planner/step", "planner/spec", "planner/base"}},
       {"gui", joined({"planner/search", "simulator"}, joined(lower, answers()))},
   };

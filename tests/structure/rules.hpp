@@ -11,7 +11,7 @@ namespace plimsoll::structure {
 
 using Violations = std::vector<std::string>;
 
-/// Arrows point down only: base <- spec <- step <- account <- search, simulator beside search; and an interpreter
+/// Arrows point down only: base <- spec <- step <- account <- search, ranks beside spec, simulator beside search; and an interpreter
 /// (account, simulator, runtime) does not know the model, the plan or the scenario.
 Violations check_arrows(const Source& source);
 

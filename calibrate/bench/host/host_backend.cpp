@@ -1,4 +1,4 @@
-// The backend of a machine without a GPU: Eigen products, streaming loops, memcpy, and collectives between threads or MPI
+// The backend of a machine without a GPU: Eigen products, streaming loops, memcpy, and collectives between threads or
 // processes.  It serves the tests and the demo, where the whole chain runs; its times are those of this machine's cores.
 #include <fmt/format.h>
 
@@ -110,8 +110,9 @@ std::unique_ptr<Work> host_cost(const Point& point) {
 
 class HostBackend : public Backend {
  public:
-  explicit HostBackend(const Ranks& ranks) : world_(ranks.world()) {
-    if (ranks.world() > 1 && ranks.launcher() != "torchrun") processes_ = make_mpi_collectives();
+  explicit HostBackend(Ranks& ranks) : world_(ranks.world()) {
+    if (world_ > 1)
+      processes_ = ranks.names().launcher == "Open MPI" ? make_mpi_collectives() : make_tcp_collectives(ranks);
   }
 
   Header header() const override {
@@ -133,7 +134,6 @@ class HostBackend : public Backend {
     if (point.kind == "copy") return copy(point);
     if (point.kind == "host") return host_cost(point);
     if (point.kind == "collective") {
-      if (!processes_ && world_ > 1) throw Unsupported("collectives between processes need mpirun");
       if (!processes_) return thread_collective(point);
       return std::make_unique<TimedWork>(processes_->prepare(point));
     }
@@ -149,6 +149,6 @@ class HostBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_host_backend(const Ranks& ranks) { return std::make_unique<HostBackend>(ranks); }
+std::unique_ptr<Backend> make_host_backend(Ranks& ranks) { return std::make_unique<HostBackend>(ranks); }
 
 }  // namespace plimsoll::calibrate

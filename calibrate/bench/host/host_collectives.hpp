@@ -1,4 +1,5 @@
-// Collectives on the host: between threads of this process over its memory, or between MPI processes.
+// Collectives on the host: between threads of this process over its memory, between MPI processes, or between processes that
+// another launcher started, over TCP.
 #pragma once
 
 #include <functional>
@@ -23,5 +24,7 @@ class HostCollectives {
 
 /// @throws MachineError in a build without MPI
 std::unique_ptr<HostCollectives> make_mpi_collectives();
+/// All ranks call it.  @throws MachineError naming those that do not come
+std::unique_ptr<HostCollectives> make_tcp_collectives(Ranks& ranks);
 
 }  // namespace plimsoll::calibrate

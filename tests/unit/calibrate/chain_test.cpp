@@ -1,4 +1,5 @@
 // Does the whole chain run without a GPU: bench, fit, simulate, report; and is nothing lost when bench is killed?
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -145,6 +146,23 @@ TEST(Bench, ANeighbourThatDiesEndsTheOthersByName) {
           " ]; do sleep 0.1; done; sleep 0.5; kill -9 $child; wait $first; echo code $?'");
   EXPECT_THAT(both.output, HasSubstr("rank 1 ended"));
   EXPECT_THAT(both.output, HasSubstr("code 3"));
+}
+
+TEST(Bench, ProcessesOfTorchrunAndSlurmMeasureCollectivesBetweenThem) {
+  const test::TemporaryFolder folder;
+  int port = 30000 + getpid() % 9000;
+  for (const auto& [rank, world] : {std::pair{"RANK", "WORLD_SIZE"}, {"SLURM_PROCID", "SLURM_NTASKS"}}) {
+    const std::string file = folder.path(std::string(rank) + ".jsonl");
+    const std::string one =
+        fmt::format(" {}=3 PLIMSOLL_PORT={} {} bench --backend host --only collective --point 0.02 -o {}", world,
+                    port++, calibrate, file);
+    const std::string name(rank);
+    const Ran all =
+        run("sh -c '" + name + "=1" + one + " & " + name + "=2" + one + " & " + name + "=0" + one + "; wait'");
+    EXPECT_THAT(all.output, HasSubstr("16 points measured")) << rank;
+    EXPECT_THAT(all.output, HasSubstr("0 failed")) << rank;
+    EXPECT_THAT(text_of(file), HasSubstr("\"ranks\":3"));
+  }
 }
 
 TEST(Probe, WritesAClusterThatTheCommandsTake) {

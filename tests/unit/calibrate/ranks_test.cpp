@@ -86,7 +86,7 @@ TEST(Ranks, OneThatIsSilentIsNamedWithinTheTimeout) {
     ranks.gather("");
     FAIL() << "rank 1 says nothing";
   } catch (const MachineError& error) {
-    EXPECT_STREQ(error.what(), "rank 1 did not answer within 1 s");
+    EXPECT_STREQ(error.what(), "waited 1 s for rank 1");
   }
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 2.5);
   code_of(child);
@@ -97,7 +97,7 @@ TEST(Ranks, ThoseThatNeverComeAreNamed) {
     Ranks ranks(two(0, free_port() + 3), 0.3);
     FAIL();
   } catch (const MachineError& error) {
-    EXPECT_STREQ(error.what(), "of 2 ranks these did not come within 0.3 s: 1");
+    EXPECT_STREQ(error.what(), "of 2 ranks that none started these did not come within 0.3 s: 1");
   }
 }
 

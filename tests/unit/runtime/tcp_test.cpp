@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "planner/base/machine_error.hpp"
-#include "runtime/tcp/socket.hpp"
+#include "planner/ranks/socket.hpp"
 #include "runtime/tcp/tcp_world.hpp"
 
 namespace plimsoll {

@@ -1,5 +1,5 @@
-// Sockets and the loop over them (runtime/tcp/socket.hpp).
-#include "runtime/tcp/socket.hpp"
+// Sockets and the loop over them (planner/ranks/socket.hpp).
+#include "planner/ranks/socket.hpp"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -176,7 +176,7 @@ void converse(const std::vector<Dialogue>& dialogues, Timeout timeout) {
     if (move_some(all)) {
       last = Clock::now();
     } else if (Clock::now() - last > timeout) {
-      throw MachineError(fmt::format("waited {:.0f} s for rank {}", timeout.count(), fmt::join(late, ", ")));
+      throw MachineError(fmt::format("waited {:g} s for rank {}", timeout.count(), fmt::join(late, ", ")));
     }
   }
 }
