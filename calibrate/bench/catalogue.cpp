@@ -186,6 +186,16 @@ void pairs(Grid& grid, int world) {
       pair(1, "vectorized", collective);
       pair(2, "grouped_gemm", collective);
     }
+    // What the simulator means: the collective runs, and kernels come and go beside it.  Two shapes of a kind or more, so that
+    // one can be predicted by the others.
+    for (const char* collective : {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}) {
+      for (const char* compute : {"gemm_8192_4096_4096", "gemm_8192_8192_2048", "gemm_4096_11008_4096", "attention",
+                                  "grouped_gemm", "vectorized", "attention_2048", "attention_backward",
+                                  "attention_backward_2048", "grouped_gemm_16_32768_768_2048", "silu", "adamw"}) {
+        const bool usual = compute[0] == 'g' && compute[1] == 'e';
+        grid.add(usual ? 1 : 2, "pair", {{"first", compute}, {"second", collective}, {"resident", "second"}}, {}, true);
+      }
+    }
     pair(1, "all_gather", "all_to_all");
     pair(1, "copy", "all_gather");
     pair(1, "copy", "reduce_scatter");

@@ -125,7 +125,9 @@ Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const
   take(fit_gemm(classes["gemm"], multiprocessors, c, source));
   take(fit_grouped(classes["gemm_grouped"], c, source));
   take(fit_attention(classes["attention"], c, source));
-  take(fit_kernels(classes["kernel"], c, source));
+  std::int64_t cache_bytes = 0;
+  for (const SampleFile& file : files) cache_bytes = std::max(cache_bytes, file.header.cache_bytes);
+  take(fit_kernels(classes["kernel"], d(cache_bytes), c, source));
   take(fit_copies(classes["copy"], c, source));
   take(fit_collectives(classes["collective"], c, source));
   take(fit_host(classes["host"], c, source));
@@ -143,6 +145,14 @@ Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const
     if (classes[kind].empty()) result.kept.emplace_back(words);
   }
   return {std::move(result), std::move(diagnostics)};
+}
+
+bool speaks_of(const Calibration& calibration, const Point& point) {
+  const auto measured = [](const Provenance& p) { return p.source.starts_with("plimsoll-calibrate"); };
+  if (point.kind == "gemm_grouped") return measured(calibration.grouped_gemm.provenance);
+  if (point.kind != "kernel") return true;
+  const auto price = calibration.kernels.find(point.label("op"));
+  return price != calibration.kernels.end() && measured(price->second.provenance);
 }
 
 namespace {

@@ -31,6 +31,10 @@ std::vector<SampleFile> without_events(std::vector<SampleFile> files);
 std::vector<Entry> compare_with(const Calibration& calibration, int multiprocessors,
                                 const std::vector<Sample>& samples);
 
+/// True if what the calibration says for a point is of the kernel that `bench` runs there: measured by it, or a library's that
+/// frameworks call, too.  Kernels of a framework's own under the same name are other kernels.
+bool speaks_of(const Calibration& calibration, const Point& point);
+
 /// FLOPs of a product, grouped product or attention point (causal: half the square; backward 2.5 times forward).
 double flops_of(const Point& point);
 /// Bytes that a kernel point moves: stated with the sample, or by its op and elements.
@@ -40,7 +44,9 @@ double bytes_of(const Point& point);
 std::vector<Entry> fit_gemm(const Samples& samples, int multiprocessors, Calibration& into, const std::string& source);
 std::vector<Entry> fit_grouped(const Samples& samples, Calibration& into, const std::string& source);
 std::vector<Entry> fit_attention(const Samples& samples, Calibration& into, const std::string& source);
-std::vector<Entry> fit_kernels(const Samples& samples, Calibration& into, const std::string& source);
+/// @param cache_bytes of the device's last cache; 0: not known, one rate for all sizes
+std::vector<Entry> fit_kernels(const Samples& samples, double cache_bytes, Calibration& into,
+                               const std::string& source);
 std::vector<Entry> fit_copies(const Samples& samples, Calibration& into, const std::string& source);
 std::vector<Entry> fit_collectives(const Samples& samples, Calibration& into, const std::string& source);
 std::vector<Entry> fit_host(const Samples& samples, Calibration& into, const std::string& source);

@@ -106,6 +106,14 @@ std::optional<CollectivePrice> fit_price(const Samples& samples) {
   price.points = points_of(samples);
   if (price.points.size() < 3) return {};
   price.pieces = best_pieces(price.points);
+  // A run may fit its own points with a line that another beats everywhere; the minimum never is that one.
+  const Pieces all = price.pieces;
+  std::erase_if(price.pieces, [&all](const CollectivePrice::Piece& piece) {
+    return std::any_of(all.begin(), all.end(), [&piece](const CollectivePrice::Piece& other) {
+      const bool better = other.latency_s < piece.latency_s || other.bytes_per_s > piece.bytes_per_s;
+      return better && other.latency_s <= piece.latency_s && other.bytes_per_s >= piece.bytes_per_s;
+    });
+  });
   if (price.pieces.empty()) return {};
   return price;
 }

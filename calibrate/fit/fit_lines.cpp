@@ -1,5 +1,9 @@
 // Rules that are lines: kernels by bytes, copies, host costs (calibrate/fit/fit.hpp).
-//   kernel  t = fixed + bytes / bandwidth      copy  t = fixed + bytes / bandwidth      host  the median itself
+//   kernel  t = fixed + min(bytes, C) / near + max(0, bytes - C) / far, C bytes of the device's last cache
+//   copy    t = fixed + bytes / bandwidth      host  the median itself
+// Why two rates: the memset that empties the cache before each launch leaves it full of lines that must be written back.  A
+// kernel that reads pays for that until C bytes of its own are there (a reduction's first 63 MB on H200 go at 3.1 TB/s, the rest
+// at 4.4), one that writes leaves as much behind.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,40 +17,50 @@
 namespace plimsoll::calibrate {
 namespace {
 
-struct Line {
-  double fixed_s = 0, s_per_byte = 0;
-};
-
-/// Fits fixed + slope x, x from `size_of`.
-std::optional<Line> fit_line(const Samples& samples, double (*size_of)(const Point&)) {
-  if (samples.size() < 3) return {};
+/// Fits fixed + bytes / bandwidth, bytes from `size_of`; with two rates where points lie on both sides of the cache's size.
+std::optional<KernelPrice> fit_line(const Samples& samples, double (*size_of)(const Point&), double cache_bytes) {
+  constexpr std::size_t fewest = 3;  // for two coefficients; each rate beside them needs as many of its own
+  if (samples.size() < fewest) return {};
+  std::size_t below = 0;
+  for (const Sample* sample : samples) below += size_of(sample->point) <= cache_bytes ? 1 : 0;
+  const bool two = cache_bytes > 0 && below >= fewest && samples.size() - below >= fewest;
   Rows rows;
   std::vector<double> times;
   for (const Sample* sample : samples) {
-    rows.push_back({1, size_of(sample->point)});
+    const double bytes = size_of(sample->point);
+    if (two) {
+      rows.push_back({1, std::min(bytes, cache_bytes), std::max(0.0, bytes - cache_bytes)});
+    } else {
+      rows.push_back({1, bytes});
+    }
     times.push_back(sample->time_s);
   }
   const LinearFit fit = fit_nonnegative(rows, times);
-  if (fit.coefficients.empty() || fit.coefficients[1] <= 0) return {};
-  return Line{fit.coefficients[0], fit.coefficients[1]};
+  if (fit.coefficients.empty() || fit.coefficients.back() <= 0 || fit.coefficients[1] <= 0) return {};
+  KernelPrice price;
+  price.fixed_s = fit.coefficients[0];
+  price.bytes_per_s = 1 / fit.coefficients.back();
+  if (two) {
+    price.cached_bytes = cache_bytes;
+    price.cached_bytes_per_s = 1 / fit.coefficients[1];
+  }
+  return price;
 }
 
-Entry fit_line_entry(Entry entry, const Samples& samples, double (*size_of)(const Point&), Line& into) {
+std::string in_words(const KernelPrice& price) {
+  std::string text = fmt::format("{:.2f} us + bytes / {:.0f} GB/s", 1e6 * price.fixed_s, 1e-9 * price.bytes_per_s);
+  if (price.cached_bytes > 0)
+    text += fmt::format(", the first {:.0f} MB / {:.0f}", 1e-6 * price.cached_bytes, 1e-9 * price.cached_bytes_per_s);
+  return text;
+}
+
+void note_range(Entry& entry, const Samples& samples, double (*size_of)(const Point&)) {
   entry.variable = "bytes";
-  fit_entry(entry, samples, [&](const Samples& some) -> std::optional<Predict> {
-    const auto line = fit_line(some, size_of);
-    if (!line) return {};
-    return [line = *line, size_of](const Point& point) { return line.fixed_s + size_of(point) * line.s_per_byte; };
-  });
-  if (const auto line = fit_line(samples, size_of)) into = *line;
   for (const Sample* sample : samples) {
     const double bytes = size_of(sample->point);
     entry.range_low = entry.range_low == 0 ? bytes : std::min(entry.range_low, bytes);
     entry.range_high = std::max(entry.range_high, bytes);
   }
-  if (entry.refused.empty())
-    entry.rule = fmt::format("{:.2f} us + bytes / {:.0f} GB/s", 1e6 * into.fixed_s, 1e-9 / into.s_per_byte);
-  return entry;
 }
 
 constexpr std::size_t most_copy_points = 100;  // beyond that, the line alone
@@ -94,25 +108,30 @@ double bytes_of(const Point& point) {
   return each * (wider ? 2 : 1) * static_cast<double>(point.size("elements"));
 }
 
-std::vector<Entry> fit_kernels(const Samples& samples, Calibration& into, const std::string& source) {
+std::vector<Entry> fit_kernels(const Samples& samples, double cache_bytes, Calibration& into,
+                               const std::string& source) {
   std::vector<Entry> entries;
   for (const auto& [op, group] : by_label(samples, {"op"})) {
-    Line line;
-    entries.push_back(fit_line_entry({"kernel", "kernel " + op}, group, bytes_of, line));
-    if (!entries.back().refused.empty()) continue;
+    Entry& entry = entries.emplace_back(Entry{"kernel", "kernel " + op});
+    note_range(entry, group, bytes_of);
+    fit_entry(entry, group, [&](const Samples& some) -> std::optional<Predict> {
+      const auto fitted = fit_line(some, bytes_of, cache_bytes);
+      if (!fitted) return {};
+      return [fitted = *fitted](const Point& point) { return pointwise_seconds(fitted, {}, 0, bytes_of(point), 0); };
+    });
+    auto price = fit_line(group, bytes_of, cache_bytes);
+    if (!price) continue;
+    entry.rule = in_words(*price);
     // The framework's own kernel of that name, measured on this device, is another kernel than the one measured here.
     const auto base = into.kernels.find(op);
     const bool framework = base != into.kernels.end() && base->second.provenance.evidence != Evidence::assumed &&
                            !base->second.provenance.source.starts_with("plimsoll-calibrate");
     if (framework || op.starts_with("aten::")) {
-      entries.back().rule += " (the base's stays)";
+      entry.rule += " (the base's stays)";
       continue;
     }
-    KernelPrice price;
-    price.fixed_s = line.fixed_s;
-    price.bytes_per_s = 1 / line.s_per_byte;
-    price.provenance = entries.back().provenance(source);
-    into.kernels[op] = price;
+    price->provenance = entry.provenance(source);
+    into.kernels[op] = *price;
   }
   return entries;
 }
@@ -121,7 +140,7 @@ namespace {
 
 /// The line, and the measured points, within which it is not needed.
 std::optional<CopyPrice> copy_price(const Samples& samples) {
-  const auto line = fit_line(samples, copied_bytes);
+  const auto line = fit_line(samples, copied_bytes, 0);
   if (!line) return {};
   const Point& point = samples.front()->point;
   CopyPrice price;
@@ -129,7 +148,7 @@ std::optional<CopyPrice> copy_price(const Samples& samples) {
   price.pinned = point.label("memory") != "pageable";
   price.all_ranks = point.label("ranks") == "all";
   price.fixed_s = line->fixed_s;
-  price.bytes_per_s = 1 / line->s_per_byte;
+  price.bytes_per_s = line->bytes_per_s;
   std::map<double, double> points;
   for (const Sample* sample : samples) points.try_emplace(copied_bytes(sample->point), sample->time_s);
   if (points.size() <= most_copy_points) price.points.assign(points.begin(), points.end());
@@ -142,15 +161,15 @@ std::vector<Entry> fit_copies(const Samples& samples, Calibration& into, const s
   std::vector<Entry> entries;
   into.copy_prices.clear();
   for (const auto& [name, group] : by_label(samples, {"direction", "memory", "ranks"})) {
-    Line line;
-    Entry entry = fit_line_entry({"copy", "copy " + name}, group, copied_bytes, line);
+    Entry entry{"copy", "copy " + name};
+    note_range(entry, group, copied_bytes);
+    fit_entry(entry, group, [](const Samples& some) -> std::optional<Predict> {
+      const auto fitted = copy_price(some);
+      if (!fitted) return {};
+      return [fitted = *fitted](const Point& point) { return copy_seconds(fitted, copied_bytes(point)); };
+    });
     if (auto price = copy_price(group)) {
-      entry.residuals.clear();
-      fit_entry(entry, group, [](const Samples& some) -> std::optional<Predict> {
-        const auto fitted = copy_price(some);
-        if (!fitted) return {};
-        return [fitted = *fitted](const Point& point) { return copy_seconds(fitted, copied_bytes(point)); };
-      });
+      entry.rule = fmt::format("{:.2f} us + bytes / {:.0f} GB/s", 1e6 * price->fixed_s, 1e-9 * price->bytes_per_s);
       price->provenance = entry.provenance(source);
       if (price->to_device && price->pinned && !price->all_ranks) {
         into.copy_fixed_s = price->fixed_s;

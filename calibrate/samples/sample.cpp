@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,15 +17,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json json_of(const Header& h) {
-  return {{"format", "plimsoll-samples/1"},
-          {"device", h.device},
-          {"device_name", h.device_name},
-          {"machine", h.machine},
-          {"backend", h.backend},
-          {"date", h.date},
-          {"versions", h.versions},
-          {"multiprocessors", h.multiprocessors},
-          {"world", h.world}};
+  return {{"format", "plimsoll-samples/1"}, {"device", h.device},
+          {"device_name", h.device_name},   {"machine", h.machine},
+          {"backend", h.backend},           {"date", h.date},
+          {"versions", h.versions},         {"multiprocessors", h.multiprocessors},
+          {"cache_bytes", h.cache_bytes},   {"world", h.world}};
 }
 
 std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
@@ -49,6 +46,7 @@ Header header_of(const Json& json) {
   h.date = text(json, "date");
   h.versions = text(json, "versions");
   h.multiprocessors = static_cast<int>(number(json, "multiprocessors", 0));
+  h.cache_bytes = static_cast<std::int64_t>(std::clamp(number(json, "cache_bytes", 0), 0.0, 1e12));
   h.world = static_cast<int>(number(json, "world", 1));
   return h;
 }

@@ -21,7 +21,7 @@ namespace plimsoll::calibrate {
 ///   kernel               elements bytes; labels op, dtype
 ///   copy                 bytes; labels direction, memory = pinned | pageable, ranks = one | all
 ///   collective           bytes (full size S) ranks; labels op, dtype, group
-///   pair                 as its first member; labels first, second: what ran beside each other
+///   pair                 as its first member; labels first, second: what ran beside each other; resident = second: it ran already
 ///   host                 labels op: launch, event, sync, stream_wait, cpu_adam (elements)
 ///   fixed_bytes          labels what: context, communicator, workspace; the figure `bytes` is the result
 struct Point {
@@ -56,6 +56,7 @@ struct Header {
   std::string date;         ///< 2026-11-29
   std::string versions;     ///< driver, CUDA, cuBLAS, cuDNN, NCCL
   int multiprocessors = 0;
+  std::int64_t cache_bytes = 0;  ///< of the device's last cache; 0: not stated
   int world = 1;
 };
 

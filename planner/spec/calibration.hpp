@@ -2,7 +2,7 @@
 // is known.  Read from calibration files (configs/README.md), which plimsoll-calibrate writes.
 //
 // Kernel rules: a GEMM by tiles and waves, a grouped GEMM and attention by rates that grow with their inner length, everything
-// else by fixed + elements * per_element + bytes / bandwidth.  A lone collective takes min over its pieces of
+// else by fixed + elements * per_element + bytes / bandwidth (a bandwidth of its own for what a cache holds).  A lone collective takes min over its pieces of
 // latency + S / bandwidth (a piece per protocol), S = nccl-tests' full size.
 #pragma once
 
@@ -93,11 +93,14 @@ struct AttentionPrice {
   Provenance provenance;
 };
 
-/// t = fixed + elements * per_element + bytes / bandwidth (bandwidth 0: no such term)
+/// t = fixed + elements * per_element + bytes / bandwidth (bandwidth 0: no such term).  As many bytes as a cache holds may go at a
+/// bandwidth of their own: what lay there before must be written back to make room, what is written last need not be yet.
 struct KernelPrice {
   double fixed_s = 1.35e-6;
   double s_per_element = 0;
   double bytes_per_s = 0;
+  double cached_bytes = 0;  ///< the first of them, at cached_bytes_per_s; 0: all at bytes_per_s
+  double cached_bytes_per_s = 0;
   Provenance provenance;
 };
 

@@ -87,7 +87,9 @@ double attention_seconds(const AttentionPrice& price, bool backward, double batc
 
 double pointwise_seconds(const KernelPrice& price, const CachePrice& cache, double elements, double bytes,
                          double output_bytes, double sag) {
-  const double moved = price.bytes_per_s > 0 ? bytes / price.bytes_per_s : 0;
+  const double near = price.cached_bytes_per_s > 0 ? std::min(bytes, price.cached_bytes) : 0;
+  const double moved = (near > 0 ? near / price.cached_bytes_per_s : 0) +
+                       (price.bytes_per_s > 0 ? (bytes - near) / price.bytes_per_s : 0);
   const double cached = output_bytes <= cache.bytes ? cache.factor : 1;
   return price.fixed_s + price.s_per_element * elements * sag * cached + moved;
 }

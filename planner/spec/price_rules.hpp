@@ -33,7 +33,8 @@ double grouped_gemm_seconds(const GroupedGemmPrice& price, std::int64_t groups, 
 double attention_seconds(const AttentionPrice& price, bool backward, double batch, double length, double head_dim,
                          double flops, double sag = 1);
 
-/// t = fixed + elements * per_element + bytes / bandwidth.
+/// t = fixed + elements * per_element + bytes / bandwidth; with a cache of C bytes
+/// t = fixed + elements * per_element + min(bytes, C) / its bandwidth + max(0, bytes - C) / bandwidth.
 /// @param elements of the output; @param bytes read and written; @param output_bytes decides what the cache still holds
 double pointwise_seconds(const KernelPrice& price, const CachePrice& cache, double elements, double bytes,
                          double output_bytes, double sag = 1);

@@ -216,6 +216,11 @@ class CalibrationReader {
       seconds(entry, "fixed_us", price.fixed_s, 1e-6);
       seconds(entry, "ps_per_element", price.s_per_element, 1e-12);
       rate(entry, "bytes_per_s", price.bytes_per_s);
+      price.cached_bytes = entry.number("cached_bytes", 1, 1e12).value_or(0);
+      rate(entry, "cached_bytes_per_s", price.cached_bytes_per_s);
+      if ((price.cached_bytes > 0) != (price.cached_bytes_per_s > 0))
+        r.report(Severity::error, member.key.c_str(), "cached",
+                 "/kernels/" + member.key + " needs cached_bytes and cached_bytes_per_s, or neither");
       price.provenance = provenance(entry);
       if (price.fixed_s <= 0 && price.s_per_element <= 0 && price.bytes_per_s <= 0)
         r.report(Severity::error, member.key.c_str(), "empty",

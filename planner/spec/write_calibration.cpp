@@ -97,6 +97,10 @@ Json kernels_json(const std::map<std::string, KernelPrice>& kernels) {
     Json one = {{"fixed_us", us(price.fixed_s)}};
     if (price.s_per_element > 0) one["ps_per_element"] = ps(price.s_per_element);
     if (price.bytes_per_s > 0) one["bytes_per_s"] = rounded(price.bytes_per_s);
+    if (price.cached_bytes > 0) {
+      one["cached_bytes"] = price.cached_bytes;
+      one["cached_bytes_per_s"] = rounded(price.cached_bytes_per_s);
+    }
     add_provenance(one, price.provenance);
     json[name] = std::move(one);
   }

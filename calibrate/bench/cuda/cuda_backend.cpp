@@ -64,6 +64,7 @@ class CudaBackend : public Backend {
     h.versions = fmt::format("driver {}, {}, {}", management_.driver(), library_versions(), nccl_version());
     if (const char* nvls = std::getenv("NCCL_NVLS_ENABLE")) h.versions += fmt::format(" (NCCL_NVLS_ENABLE={})", nvls);
     h.multiprocessors = properties_.multiProcessorCount;
+    h.cache_bytes = properties_.l2CacheSize;
     h.world = ranks_.world();
     return h;
   }

@@ -12,11 +12,15 @@
 namespace plimsoll::calibrate::cuda {
 namespace {
 
+constexpr std::size_t host_arena_bytes = std::size_t{1} << 30;  // more than any processor's last cache
+constexpr std::size_t page_bytes = 4096;
 constexpr std::size_t flush_bytes = std::size_t{256} << 20;  // several times the L2 of any device so far
 
 struct Shared {
   Stream stream;
   Buffer flush{flush_bytes};
+  std::vector<unsigned char> host_arena;
+  std::size_t next_page = 0;
 };
 std::unique_ptr<Shared>& shared() {
   static std::unique_ptr<Shared> instance;
@@ -103,10 +107,41 @@ std::vector<double> TimedLaunch::run(int count) {
   return times;
 }
 
+double queued_seconds(const Stream& stream, double delay_us, const Launch& align, const Launch& launch, int calls) {
+  const Event begin;
+  const Event end;
+  launch_delay(delay_us, stream.get());
+  if (align) align(stream.get());
+  begin.record(stream.get());
+  for (int call = 0; call < calls; ++call) launch(stream.get());
+  end.record(stream.get());
+  stream.wait();
+  return end.since(begin) / calls;
+}
+
+std::vector<double> TimedQueue::run(int count) {
+  std::vector<double> times;
+  for (int i = 0; i < count; ++i) times.push_back(queued_seconds(main_stream(), delay_us_, align_, launch_, calls_));
+  return times;
+}
+
 const Stream& main_stream() { return shared()->stream; }
 void flush_cache(cudaStream_t stream) {
   const Buffer& buffer = shared()->flush;
   check(cudaMemsetAsync(buffer.get(), 0, buffer.bytes(), stream), "cudaMemset");
+}
+void* cold_pages(std::size_t bytes) {
+  Shared& all = *shared();
+  if (all.host_arena.empty()) {
+    all.host_arena.resize(host_arena_bytes);
+    // Values that differ: pages of zeros could be one page.
+    for (std::size_t i = 0; i < host_arena_bytes; i += 61) all.host_arena[i] = static_cast<unsigned char>(i);
+  }
+  if (bytes > host_arena_bytes / 2) throw Unsupported("the copy is too long to come out of cold memory each time");
+  if (all.next_page + bytes > host_arena_bytes) all.next_page = 0;
+  void* const part = all.host_arena.data() + all.next_page;
+  all.next_page += (bytes + page_bytes - 1) / page_bytes * page_bytes;
+  return part;
 }
 void release_shared() { shared().reset(); }
 

@@ -91,10 +91,31 @@ class TimedLaunch : public Work {
   std::map<std::string, double> figures_;
 };
 
+/// Seconds of one of `calls` launches back to back, queued behind a delay of the device so that the host's own time is not in
+/// theirs.  @param align runs between the delay and the clock, to line up ranks; may be empty
+double queued_seconds(const Stream& stream, double delay_us, const Launch& align, const Launch& launch, int calls);
+
+/// The same as a point's work, on the main stream.
+class TimedQueue : public Work {
+ public:
+  TimedQueue(Launch launch, int calls, double delay_us, Launch align = {})
+      : launch_(std::move(launch)), align_(std::move(align)), calls_(calls), delay_us_(delay_us) {}
+  std::vector<double> run(int count) override;
+
+ private:
+  Launch launch_, align_;
+  int calls_;
+  double delay_us_;
+};
+
 /// The stream that everything is measured on, and the buffer that flushes the L2 cache; one a process.
 const Stream& main_stream();
 void flush_cache(cudaStream_t stream);
-/// Frees what main_stream and flush_cache hold.
+/// `bytes` of unpinned host memory that no cache of the processor holds: the next part of an arena larger than those caches,
+/// whose pages this process has touched.  Parts come round again, so that a copy has the arena's other bytes between two of
+/// them.  @throws Unsupported beyond half of the arena
+void* cold_pages(std::size_t bytes);
+/// Frees what main_stream, flush_cache and cold_pages hold.
 void release_shared();
 
 }  // namespace plimsoll::calibrate::cuda

@@ -29,33 +29,6 @@ ncclUniqueId from_hexadecimal(const std::string& text) {
   return id;
 }
 
-/// Device-side time of a collective: the queue fills behind a delay, the ranks are aligned, then calls back to back.
-class TimedCollective : public Work {
- public:
-  TimedCollective(Nccl& nccl, Launch launch, int calls) : nccl_(nccl), launch_(std::move(launch)), calls_(calls) {}
-  std::vector<double> run(int count) override {
-    const cudaStream_t stream = main_stream().get();
-    std::vector<double> times;
-    for (int i = 0; i < count; ++i) {
-      const Event begin;
-      const Event end;
-      launch_delay(60.0 + 12.0 * calls_, stream);
-      nccl_.align(stream);
-      begin.record(stream);
-      for (int call = 0; call < calls_; ++call) launch_(stream);
-      end.record(stream);
-      main_stream().wait();
-      times.push_back(end.since(begin) / calls_);
-    }
-    return times;
-  }
-
- private:
-  Nccl& nccl_;
-  Launch launch_;
-  int calls_;
-};
-
 /// Bytes from one rank to another of a skewed exchange: rank 0 receives half of everything beside its even part.
 std::size_t part_of(std::size_t total, int ranks, int to, bool skewed) {
   const std::size_t even = total / static_cast<std::size_t>(ranks);
@@ -147,8 +120,8 @@ Launch Nccl::launch(const std::string& op, std::int64_t bytes, const std::string
 std::unique_ptr<Work> Nccl::prepare(const Point& point) {
   const std::int64_t bytes = point.size("bytes");
   const int calls = bytes <= (1 << 20) ? 20 : bytes <= (1 << 26) ? 6 : 2;
-  return std::make_unique<TimedCollective>(
-      *this, launch(point.label("op"), bytes, point.label("dtype"), point.label("group")), calls);
+  return std::make_unique<TimedQueue>(launch(point.label("op"), bytes, point.label("dtype"), point.label("group")),
+                                      calls, 60.0 + 12.0 * calls, [this](cudaStream_t stream) { align(stream); });
 }
 
 std::shared_ptr<void> Nccl::fresh_communicator() {

@@ -1,9 +1,12 @@
 // Pairs at once (calibrate/bench/cuda/pairs.hpp).
 //
-// Alone, one call of a takes t_a, one of b t_b.  n_a and n_b calls with n_a t_a = n_b t_b are queued on two streams behind a
-// delay and start together; they end at T_a and T_b.  Say T_a <= T_b: a was never alone, so that its slowdown is
-// s_a = T_a / (n_a t_a); after T_a, b ran alone and made (T_b - T_a) / t_b calls, so that during T_a it made the rest and
-// s_b = T_a / (t_b (n_b - (T_b - T_a) / t_b)).
+// In full queues: alone, one call of a takes t_a, one of b t_b.  n_a and n_b calls with n_a t_a = n_b t_b are queued on two
+// streams behind a delay and start together; they end at T_a and T_b.  Say T_a <= T_b: a was never alone, so that its slowdown
+// is s_a = T_a / (n_a t_a); after T_a, b ran alone and made (T_b - T_a) / t_b calls, so that during T_a it made the rest and
+// s_b = T_a / (t_b (n_b - (T_b - T_a) / t_b)).  A collective's factor then holds its wait for free SMs behind each kernel.
+//
+// Resident: one long call of b has its SMs already, for a lead of l, when the calls of a begin, and ends u after that, the last
+// of a at T_a > u.  s_a = u / (t_a (n_a - (T_a - u) / t_a)), s_b = u / (t_b - l).
 #include "calibrate/bench/cuda/pairs.hpp"
 
 #include <fmt/format.h>
@@ -19,46 +22,58 @@ namespace {
 
 constexpr double alone_s = 0.012;  ///< of each side: several calls of each
 constexpr std::int64_t collective_bytes = std::int64_t{256} << 20;
+constexpr std::int64_t resident_bytes = std::int64_t{1} << 30;  ///< takes as long as several kernels
+constexpr double lead_us = 30;                                  ///< until a collective's blocks have their SMs
+constexpr std::int64_t streaming_elements = std::int64_t{1} << 27;
 
-Launch member(const std::string& name, const char* group, Nccl* nccl) {
-  Point point;
-  long long m = 0, n = 0, k = 0;
-  if (std::sscanf(name.c_str(), "gemm_%lld_%lld_%lld", &m, &n, &k) == 3) {
-    point = {"gemm", {{"layout", "forward"}, {"dtype", "bf16"}}, {{"m", m}, {"n", n}, {"k", k}}};
-    return prepare_gemm(point).launch;
+/// The compute that a member's name stands for: gemm_M_N_K, grouped_gemm[_GROUPS_M_N_K], attention[_backward][_LENGTH], or a
+/// streaming kernel's own name.
+Launch compute(const std::string& name) {
+  long long a = 0, m = 0, n = 0, k = 0;
+  if (std::sscanf(name.c_str(), "gemm_%lld_%lld_%lld", &m, &n, &k) == 3)
+    return prepare_gemm({"gemm", {{"layout", "forward"}, {"dtype", "bf16"}}, {{"m", m}, {"n", n}, {"k", k}}}).launch;
+  if (name.starts_with("attention")) {
+    const bool backward = name.starts_with("attention_backward");
+    long long length = 4096;
+    std::sscanf(name.c_str(), backward ? "attention_backward_%lld" : "attention_%lld", &length);
+    const std::int64_t batch = 64 * 4096 / length;
+    return prepare_attention({"attention",
+                              {{"direction", backward ? "backward" : "forward"}},
+                              {{"batch", batch}, {"kv_batch", batch}, {"length", length}, {"head_dim", 128}}})
+        .launch;
   }
-  if (name == "attention") {
-    point = {"attention",
-             {{"direction", "forward"}},
-             {{"batch", 64}, {"kv_batch", 64}, {"length", 4096}, {"head_dim", 128}}};
-    return prepare_attention(point).launch;
+  if (name.starts_with("grouped_gemm")) {
+    if (std::sscanf(name.c_str(), "grouped_gemm_%lld_%lld_%lld_%lld", &a, &m, &n, &k) != 4)
+      a = 8, m = 16384, n = 3584, k = 1024;
+    return prepare_grouped_gemm({"gemm_grouped", {}, {{"groups", a}, {"m", m}, {"n", n}, {"k", k}}}).launch;
   }
-  if (name == "grouped_gemm") {
-    point = {"gemm_grouped", {}, {{"groups", 8}, {"m", 16384}, {"n", 3584}, {"k", 1024}}};
-    return prepare_grouped_gemm(point).launch;
+  return prepare_kernel({"kernel", {{"op", name}}, {{"elements", streaming_elements}}}).launch;
+}
+
+bool is_collective(const std::string& name) {
+  return name.starts_with("all_") || name == "reduce_scatter" || name == "broadcast";
+}
+
+Launch member(const std::string& name, const char* group, std::int64_t bytes, Nccl* nccl) {
+  if (is_collective(name)) {
+    if (!nccl) throw Unsupported("collectives need several ranks");
+    return nccl->launch(name, bytes, "bf16", group);
   }
-  if (name == "vectorized") {
-    point = {"kernel", {{"op", "vectorized"}}, {{"elements", std::int64_t{1} << 27}}};
-    return prepare_kernel(point).launch;
-  }
-  if (name == "copy") {
-    const std::size_t bytes = std::size_t{64} << 20;
-    void* host = nullptr;
-    check(cudaMallocHost(&host, bytes), "cudaMallocHost");
-    const std::shared_ptr<void> pinned(host, [](void* p) { cudaFreeHost(p); });
-    const auto device = std::make_shared<Buffer>(bytes);
-    return [=](cudaStream_t stream) {
-      check(cudaMemcpyAsync(device->get(), pinned.get(), bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpy");
-    };
-  }
-  if (!nccl) throw Unsupported("collectives need several ranks");
-  return nccl->launch(name, collective_bytes, "bf16", group);
+  if (name != "copy") return compute(name);
+  const std::size_t size = std::size_t{64} << 20;
+  void* host = nullptr;
+  check(cudaMallocHost(&host, size), "cudaMallocHost");
+  const std::shared_ptr<void> pinned(host, [](void* p) { cudaFreeHost(p); });
+  const auto device = std::make_shared<Buffer>(size);
+  return [=](cudaStream_t stream) {
+    check(cudaMemcpyAsync(device->get(), pinned.get(), size, cudaMemcpyHostToDevice, stream), "cudaMemcpy");
+  };
 }
 
 class Pair : public Work {
  public:
-  Pair(Launch first, Launch second, Nccl* nccl, Ranks& ranks)
-      : first_(std::move(first)), second_(std::move(second)), nccl_(nccl), ranks_(ranks) {
+  Pair(Launch first, Launch second, bool resident, Nccl* nccl, Ranks& ranks)
+      : first_(std::move(first)), second_(std::move(second)), resident_(resident), nccl_(nccl), ranks_(ranks) {
     queue(first_, 2, a_);
     queue(second_, 2, b_);  // warm
     alone_first_ = ranks_.maximum(alone(first_, a_));
@@ -66,29 +81,9 @@ class Pair : public Work {
   }
 
   std::vector<double> run(int count) override {
-    const int calls_first = calls(alone_first_), calls_second = calls(alone_second_);
     std::vector<double> times;
     for (int i = 0; i < count; ++i) {
-      const Event start;
-      const Event end_first;
-      const Event end_second;
-      launch_delay(1500, a_.get());
-      if (nccl_) nccl_->align(a_.get());
-      start.record(a_.get());
-      check(cudaStreamWaitEvent(b_.get(), start.get(), 0), "cudaStreamWaitEvent");
-      for (int call = 0; call < std::max(calls_first, calls_second); ++call) {
-        if (call < calls_first) first_(a_.get());
-        if (call < calls_second) second_(b_.get());
-      }
-      end_first.record(a_.get());
-      end_second.record(b_.get());
-      a_.wait();
-      b_.wait();
-      // Clocks move with the power drawn: alone, again, right beside it.
-      alone_first_ = ranks_.maximum(alone(first_, a_));
-      alone_second_ = ranks_.maximum(alone(second_, b_));
-      const auto [slow_first, slow_second] =
-          slowdowns(end_first.since(start), end_second.since(start), calls_first, calls_second);
+      const auto [slow_first, slow_second] = resident_ ? beside_resident() : in_full_queues();
       first_slowdowns_.push_back(slow_first);
       second_slowdowns_.push_back(slow_second);
       times.push_back(slow_first * alone_first_);
@@ -110,6 +105,59 @@ class Pair : public Work {
   }
   static int calls(double one_s) { return std::clamp(static_cast<int>(alone_s / one_s + 0.5), 1, 200); }
 
+  std::pair<double, double> in_full_queues() {
+    const int calls_first = calls(alone_first_), calls_second = calls(alone_second_);
+    const Event start;
+    const Event end_first;
+    const Event end_second;
+    begin_together(a_, start, b_);
+    for (int call = 0; call < std::max(calls_first, calls_second); ++call) {
+      if (call < calls_first) first_(a_.get());
+      if (call < calls_second) second_(b_.get());
+    }
+    end_first.record(a_.get());
+    end_second.record(b_.get());
+    wait_and_time_alone();
+    return slowdowns(end_first.since(start), end_second.since(start), calls_first, calls_second);
+  }
+
+  std::pair<double, double> beside_resident() {
+    const int calls_first = std::clamp(static_cast<int>(2.5 * alone_second_ / alone_first_) + 2, 3, 400);
+    const Event start;
+    const Event begin_first;
+    const Event end_first;
+    const Event end_second;
+    begin_together(b_, start, a_);
+    second_(b_.get());
+    end_second.record(b_.get());
+    launch_delay(lead_us, a_.get());
+    begin_first.record(a_.get());
+    for (int call = 0; call < calls_first; ++call) first_(a_.get());
+    end_first.record(a_.get());
+    wait_and_time_alone();
+    const double lead = begin_first.since(start), both = end_second.since(start) - lead;
+    const double after = end_first.since(begin_first) - both;
+    if (both <= 0 || after <= 0) throw Unsupported("the second of the pair was not beside the first throughout");
+    return {both / std::max(0.1 * alone_first_, alone_first_ * calls_first - after),
+            both / std::max(0.1 * alone_second_, alone_second_ - lead)};
+  }
+
+  /// Both streams begin at `start`, which `leader` reaches behind a delay in which the queues fill, aligned with its peers.
+  void begin_together(const Stream& leader, const Event& start, const Stream& other) {
+    launch_delay(1500, leader.get());
+    if (nccl_) nccl_->align(leader.get());
+    start.record(leader.get());
+    check(cudaStreamWaitEvent(other.get(), start.get(), 0), "cudaStreamWaitEvent");
+  }
+
+  /// Clocks move with the power drawn: alone, again, right beside it.
+  void wait_and_time_alone() {
+    a_.wait();
+    b_.wait();
+    alone_first_ = ranks_.maximum(alone(first_, a_));
+    alone_second_ = ranks_.maximum(alone(second_, b_));
+  }
+
   std::pair<double, double> slowdowns(double end_first, double end_second, int calls_first, int calls_second) const {
     const bool first_ends = end_first <= end_second;
     const double both = std::min(end_first, end_second), last = std::max(end_first, end_second);
@@ -129,22 +177,14 @@ class Pair : public Work {
   }
 
   double alone(const Launch& launch, const Stream& stream) {
+    const Launch align = nccl_ ? Launch([this](cudaStream_t s) { nccl_->align(s); }) : Launch();
     std::vector<double> times;
-    for (int i = 0; i < 3; ++i) {
-      const Event begin;
-      const Event end;
-      launch_delay(300, stream.get());
-      if (nccl_) nccl_->align(stream.get());
-      begin.record(stream.get());
-      for (int call = 0; call < 6; ++call) launch(stream.get());
-      end.record(stream.get());
-      stream.wait();
-      times.push_back(end.since(begin) / 6);
-    }
+    for (int i = 0; i < 3; ++i) times.push_back(queued_seconds(stream, 300, align, launch, resident_ ? 2 : 6));
     return middle(times);
   }
 
   Launch first_, second_;
+  bool resident_;
   Nccl* nccl_;
   Ranks& ranks_;
   Stream a_, b_;
@@ -155,10 +195,12 @@ class Pair : public Work {
 }  // namespace
 
 std::unique_ptr<Work> prepare_pair(const Point& point, Nccl* nccl, Ranks& ranks) {
-  Launch first = member(point.label("first"), "world", nccl);
-  Launch second = member(point.label("second"), "second", nccl);
+  const bool resident = point.label("resident") == "second";
+  const std::int64_t bytes = resident ? resident_bytes : collective_bytes;
+  Launch first = member(point.label("first"), "world", bytes, nccl);
+  Launch second = member(point.label("second"), "second", bytes, nccl);
   main_stream().wait();
-  return std::make_unique<Pair>(std::move(first), std::move(second), nccl, ranks);
+  return std::make_unique<Pair>(std::move(first), std::move(second), resident, nccl, ranks);
 }
 
 }  // namespace plimsoll::calibrate::cuda

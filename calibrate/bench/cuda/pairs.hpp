@@ -8,7 +8,7 @@
 namespace plimsoll::calibrate::cuda {
 
 /// Runs the labels `first` and `second` of a point beside each other on two streams.  Its time is that of one `first` while
-/// the other runs; figures: alone_first_s, alone_second_s, slowdown_first, slowdown_second.
+/// the other runs (label resident = second: throughout, already holding its SMs); figures: alone_first_s, alone_second_s, slowdown_first, slowdown_second.
 /// @param nccl null in a single process
 std::unique_ptr<Work> prepare_pair(const Point& point, Nccl* nccl, Ranks& ranks);
 

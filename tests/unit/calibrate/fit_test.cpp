@@ -107,6 +107,59 @@ TEST(Fit, AnOutlierIsNamed) {
   EXPECT_THAT(outliers.front(), testing::HasSubstr("elements=8388608"));
 }
 
+TEST(Fit, KernelsHaveARateWithinTheCacheAndOneBeyond) {
+  constexpr double cache = 60e6;
+  SampleFile file = file_of({});
+  file.header.cache_bytes = static_cast<std::int64_t>(cache);
+  for (std::int64_t n = 1 << 18; n <= 1 << 28; n *= 2) {
+    const double bytes = 4 * static_cast<double>(n);
+    file.samples.push_back(timed({"kernel", {{"op", "reduce_last"}, {"dtype", "bf16"}}, {{"elements", n}}},
+                                 3e-6 + std::min(bytes, cache) / 3e12 + std::max(0.0, bytes - cache) / 4.4e12));
+  }
+  const auto result = fit_calibration({file}, base(), "test");
+  ASSERT_TRUE(result);
+  const KernelPrice& price = result->calibration.kernels.at("reduce_last");
+  EXPECT_NEAR(price.fixed_s, 3e-6, 1e-11);
+  EXPECT_NEAR(price.cached_bytes_per_s, 3e12, 1e7);
+  EXPECT_NEAR(price.bytes_per_s, 4.4e12, 1e7);
+  EXPECT_LT(errors_of(entry(*result, "kernel reduce_last").residuals, true).worst, 1e-6);
+  // Without the cache's size there is one rate, which misses the bend.
+  file.header.cache_bytes = 0;
+  const auto one_rate = fit_calibration({file}, base(), "test");
+  ASSERT_TRUE(one_rate);
+  EXPECT_EQ(one_rate->calibration.kernels.at("reduce_last").cached_bytes, 0);
+  EXPECT_GT(errors_of(entry(*one_rate, "kernel reduce_last").residuals, true).worst, 0.1);
+}
+
+TEST(Fit, NoPieceOfACurveIsBeatenEverywhere) {
+  std::vector<Sample> samples;
+  double wave = 0;
+  for (std::int64_t bytes = 1 << 10; bytes <= 1 << 30; bytes *= 2) {
+    const double s = static_cast<double>(bytes);
+    wave += 0.9;
+    samples.push_back(timed(
+        {"collective", {{"op", "broadcast"}, {"dtype", "bf16"}, {"tier", "nvlink"}}, {{"bytes", bytes}, {"ranks", 2}}},
+        (5e-6 + s / 350e9) * (1 + 0.15 * std::sin(wave))));
+  }
+  const auto result = fit_calibration({file_of(samples)}, base(), "test");
+  ASSERT_TRUE(result);
+  for (const CollectivePrice::Piece& a : result->calibration.collectives.front().pieces) {
+    for (const CollectivePrice::Piece& b : result->calibration.collectives.front().pieces)
+      EXPECT_FALSE(a.latency_s < b.latency_s && a.bytes_per_s > b.bytes_per_s);
+  }
+}
+
+TEST(Fit, AFrameworksKernelIsNotComparedWithTheBenchsOwn) {
+  Calibration c = base();
+  c.kernels["silu"].provenance.source = "traces";
+  c.kernels["fused_norm"].provenance.source = "plimsoll-calibrate, cuda, 2026-11-30";
+  EXPECT_FALSE(speaks_of(c, {"kernel", {{"op", "silu"}}, {}}));
+  EXPECT_TRUE(speaks_of(c, {"kernel", {{"op", "fused_norm"}}, {}}));
+  EXPECT_FALSE(speaks_of(c, {"kernel", {{"op", "unknown"}}, {}}));
+  EXPECT_TRUE(speaks_of(c, {"gemm", {}, {}}));
+  EXPECT_FALSE(speaks_of(c, {"gemm_grouped", {}, {}}));
+}
+
 TEST(Fit, TooFewPointsAreRefusedAndTheBaseStays) {
   Calibration with = base();
   with.kernels["silu"].bytes_per_s = 3e12;
