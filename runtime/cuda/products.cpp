@@ -35,7 +35,7 @@ cublasLtMatrixLayout_t layout(std::int64_t rows, std::int64_t columns) {
 
 struct Products::Impl {
   cublasLtHandle_t lt = nullptr;
-  Scratch workspace, trial;
+  Scratch workspace;
   std::map<ProductShape, Prepared> prepared;
 
   cublasStatus_t multiply(const Prepared& p, const cublasLtMatmulAlgo_t& algorithm, const Half* a, const Half* b,
@@ -69,6 +69,7 @@ struct Products::Impl {
     if (count == 0) throw MachineError(fmt::format("cuBLASLt has no algorithm for {} x {} x {}", s.m, s.n, s.k));
     p.algorithm = found.front().algo;
     float best = 0;
+    Scratch trial;  // as large as the logits: given back at once
     auto* result = static_cast<Half*>(trial.of(static_cast<std::size_t>(s.m * s.n) * sizeof(Half)));
     cudaEvent_t start = nullptr, stop = nullptr;
     check(cudaEventCreate(&start), "event");

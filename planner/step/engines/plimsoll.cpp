@@ -3,9 +3,10 @@
 //
 // A layer's dense weights are one group, its local experts another, embedding and head one each; a group of P elements on n
 // ranks pads to n.  v bytes an element (bf16: 2).  Stage 3: the shard vP/n is gathered one layer ahead into vP (the head beside
-// the last layer), freed after use, gathered again in backward; the last layer's is kept for it.  Gradients: vP per group while its backward runs (stages 0, 1: until the step),
-// reduce-scattered into vP/n and added to 4P/n in fp32; stages 0 and 1 all-reduce once per step.  Master (where the weights
-// are 16-bit) and moments: 12 P/n fp32 (stage 0: n = 1).
+// the last layer), freed after use, gathered again in backward; the last layer's is kept for it.  Gradients: vP per group
+// while its backward runs (stages 0, 1: until the step), reduce-scattered into vP/n and added to 4P/n in fp32; stages 0 and 1
+// all-reduce once per step.  Master (where the weights are 16-bit) and moments: 12 P/n fp32 (stage 0: n = 1).  A group that one
+// rank has to itself (the experts where ep is all ranks) is never gathered or reduced.
 // Back-pressure: a gather waits for the compute of the layer before last; a reduction for the one before it, so at most two
 // groups' gradients are unreduced.
 //
@@ -52,6 +53,9 @@ class PlimsollJob final : public TorchJob {
 
  private:
   int stage() const { return plan().zero.stage; }
+  /// Ranks that share the group's parameters, whatever the stage.  A rank that has them to itself sends none of them.
+  int ranks_of(const ShardGroup& group) const { return mesh_size(*group.parameters.front()); }
+  bool is_gathered(const ShardGroup& group) const { return stage() == 3 && ranks_of(group) > 1; }
   DType type() const { return plan().compute_dtype(); }
 
   /// Only E / ep experts live here.
@@ -113,7 +117,7 @@ class PlimsollJob final : public TorchJob {
     trace_.begin_phase("model_built");
     for (ShardGroup& group : groups_) {
       Scoped layer(trace_.layer, group.layer);
-      const bool sharded = stage() == 3;
+      const bool sharded = is_gathered(group);
       Tensor& home = sharded ? group.shard : group.full;
       home = flat(sharded ? group.shard_numel() : group.numel, type(), sharded ? "weight shard" : "weights",
                   Category::parameters);
@@ -146,9 +150,9 @@ class PlimsollJob final : public TorchJob {
     out.numel = group.numel;
     out.shard_numel = group.shard_numel();
     out.shard_first = group.shard_numel() * group.index;
-    out.weights = (stage() == 3 ? group.shard : group.full).buffer();
-    out.weights_first = stage() == 3 ? out.shard_first : 0;
-    out.weights_numel = stage() == 3 ? out.shard_numel : group.numel;
+    out.weights = (is_gathered(group) ? group.shard : group.full).buffer();
+    out.weights_first = is_gathered(group) ? out.shard_first : 0;
+    out.weights_numel = is_gathered(group) ? out.shard_numel : group.numel;
     if (group.master) out.master = group.master.buffer();
     out.gradient = group.gradient_shard.buffer();
     out.first_moment = group.first.buffer();
@@ -183,7 +187,7 @@ class PlimsollJob final : public TorchJob {
 
   /// Issues the gather of a group (stage 3); its readers wait for it through the buffer.
   void gather(ShardGroup& group) {
-    if (stage() < 3 || group.full) return;
+    if (!is_gathered(group) || group.full) return;
     Scoped lane(trace_.lane, Lane::gather);
     Scoped layer(trace_.layer, group.layer);
     trace_.wait_for(Lane::gather, Lane::compute);
@@ -194,7 +198,7 @@ class PlimsollJob final : public TorchJob {
     bind(group);
   }
   void release(ShardGroup& group) {
-    if (stage() == 3) unbind(group);
+    if (is_gathered(group)) unbind(group);
   }
   void for_layer(int layer, void (PlimsollJob::*action)(ShardGroup&)) {
     for (ShardGroup& group : groups_) {
@@ -242,8 +246,10 @@ class PlimsollJob final : public TorchJob {
     {
       Scoped lane(trace_.lane, Lane::reduce);
       trace_.wait_for(Lane::reduce, Lane::compute);
-      trace_.host_work(HostWorkKind::collective_issue, 1, "reduce");
-      if (stage() < 2) {
+      if (ranks_of(group) > 1) trace_.host_work(HostWorkKind::collective_issue, 1, "reduce");
+      if (ranks_of(group) == 1) {
+        add_to_shard(group, group.full_gradient);
+      } else if (stage() < 2) {
         trace_.collective({CollectiveKind::all_reduce, type(), group.group, group.full_gradient.bytes(), {}},
                           {&group.full_gradient}, {&group.full_gradient}, "reduce gradients");
         add_to_shard(group, stage() == 1 ? group.full_gradient.part(group.index * group.shard_numel(),
@@ -368,14 +374,11 @@ class PlimsollJob final : public TorchJob {
         {Routine::square_sum, {group.shard_numel()}, {share}}, {&group.gradient_shard}, {&fused_.report},
         "gradient norm");
   }
-  /// Ranks that share the group's parameters, whatever the stage.
-  int ranks_of(const ShardGroup& group) const { return mesh_size(*group.parameters.front()); }
-
   void step_group(ShardGroup& group) {
     Scoped layer(trace_.layer, group.layer);
-    const Tensor& home = stage() == 3 ? group.shard : group.full;
+    const Tensor& home = is_gathered(group) ? group.shard : group.full;
     const std::int64_t n = group.shard_numel();
-    const Tensor weights = stage() == 3 ? home : home.part(n * group.index, {{n, Symbol::parameters}});
+    const Tensor weights = is_gathered(group) ? home : home.part(n * group.index, {{n, Symbol::parameters}});
     const Tensor& master = group.master ? group.master : weights;
     const Bytes bytes = group.gradient_shard.bytes() * 2 + group.first.bytes() * 4 + master.bytes() * 2 +
                         (group.master ? weights.bytes() : Bytes(0));
@@ -383,7 +386,7 @@ class PlimsollJob final : public TorchJob {
                    {Routine::adamw, {n, group.master ? 1 : 0}, {plan().gradient_clipping}},
                    {&group.gradient_shard, &master, &group.first, &group.second, &fused_.report},
                    {&master, &group.first, &group.second, &weights, &group.gradient_shard}, "adamw");
-    if (stage() == 1 || stage() == 2) {
+    if ((stage() == 1 || stage() == 2) && ranks_of(group) > 1) {
       trace_.collective({CollectiveKind::all_gather, type(), group.group, home.bytes(), {}}, {&home}, {&home},
                         "gather weights");
     }
