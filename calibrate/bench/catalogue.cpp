@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <set>
+#include <string_view>
 
 namespace plimsoll::calibrate {
 namespace {
@@ -209,7 +210,7 @@ void pairs(Grid& grid, int world) {
 std::vector<Case> cuda_grid(int world, const std::string& tier) {
   Grid grid;
   for (const char* what : {"context", "communicator", "gemm_workspace"}) {
-    const bool shared = what[2] == 'm';
+    const bool shared = what == std::string_view("communicator");
     if (!shared || world > 1) grid.add(0, "fixed_bytes", {{"what", what}}, {}, shared);
   }
   for (const char* op : {"launch", "launch_latency", "kernel_gap", "timed_empty", "event", "stream_wait", "sync"})
