@@ -12,10 +12,6 @@ namespace {
 
 double microseconds(SimTime time) { return static_cast<double>(time) * 1e-6; }
 
-const RankProgram& program_of(const StepProgram& program, std::uint16_t class_index) {
-  return program.classes[std::min<std::size_t>(class_index, program.classes.size() - 1)].program;
-}
-
 std::string kind_of(const RankProgram& rank, const Op& op) {
   if (const auto* compute = std::get_if<Compute>(&op.action)) return name_of(rank.kernels[compute->kernel].kind);
   if (const auto* collective = std::get_if<Collective>(&op.action)) return name_of(collective->kind);
@@ -75,12 +71,9 @@ std::string chrome_trace(const StepProgram& program, const Timeline& timeline) {
   std::string out = fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"digest\":\"{}\"}},\"traceEvents\":[\n",
                                 program.digest);
   auto to = std::back_inserter(out);
-  std::uint16_t classes = 0;
-  for (const TimedOp& op : timeline.ops)
-    classes = std::max<std::uint16_t>(classes, static_cast<std::uint16_t>(op.class_index + 1));
-  for (std::uint16_t c = 0; c < classes; ++c) {
-    fmt::format_to(
-        to, "{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"args\":{{\"name\":\"rank class {}\"}}}},\n", c, c);
+  for (std::size_t c = 0; c < timeline.classes.size(); ++c) {
+    fmt::format_to(to, "{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"args\":{{\"name\":\"{}\"}}}},\n", c,
+                   timeline.classes[c].name);
     for (int lane = 0; lane < lane_count; ++lane) {
       fmt::format_to(to,
                      "{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"{}\"}}}},\n",
@@ -89,7 +82,7 @@ std::string chrome_trace(const StepProgram& program, const Timeline& timeline) {
   }
   for (std::size_t i = 0; i < timeline.ops.size(); ++i) {
     const TimedOp& timed = timeline.ops[i];
-    const RankProgram& rank = program_of(program, timed.class_index);
+    const RankProgram& rank = program_of(program, timeline, timed);
     const Op& op = rank.ops[timed.op];
     fmt::format_to(to,
                    "{{\"ph\":\"X\",\"name\":\"{}\",\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},"
@@ -107,7 +100,7 @@ std::string chrome_trace(const StepProgram& program, const Timeline& timeline) {
                    "\"ts\":{:.3f}}},\n",
                    i, timed.class_index, static_cast<int>(timed.lane), microseconds(timed.start));
   }
-  for (const LiveBytes& point : live_bytes(program_of(program, 0), timeline, 0)) {
+  for (const LiveBytes& point : live_bytes(program.classes.front().program, timeline, 0)) {
     fmt::format_to(to, "{{\"ph\":\"C\",\"name\":\"bytes alive\",\"pid\":0,\"ts\":{:.3f},\"args\":{{\"bytes\":{}}}}},\n",
                    microseconds(point.at), point.bytes.count);
   }

@@ -25,6 +25,17 @@ struct HashOfKey {
   }
 };
 
+Share share_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::all_gather: return Share::all_gather;
+    case CollectiveKind::reduce_scatter: return Share::reduce_scatter;
+    case CollectiveKind::all_reduce: return Share::all_reduce;
+    case CollectiveKind::all_to_all: return Share::all_to_all;
+    case CollectiveKind::broadcast: return Share::broadcast;
+  }
+  return Share::compute;
+}
+
 class Flattener {
  public:
   Flattener(const RankProgram& program, const StepProgram& step, int rank, const Prices& plain, const Prices& doubled)
@@ -52,15 +63,18 @@ class Flattener {
     } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
       price(op, *collective, priced);
     } else if (const auto* copy = std::get_if<HostCopy>(&op.action)) {
+      priced.share = Share::offload;
       priced.work = plain_.copy(*copy);
       priced.host = plain_.launch(op.issuer, KernelKind::small);
     } else if (const auto* work = std::get_if<HostWork>(&op.action)) {
       priced.what = PricedOp::What::host_work;
       priced.host = plain_.host_work(*work);
       priced.by_memory = work->kind == HostWorkKind::cpu_adam;
+      priced.share = priced.by_memory ? Share::offload : Share::host;
       priced.noted = op.lane != Lane::host || priced.by_memory;
     } else if (const auto* sync = std::get_if<HostSync>(&op.action)) {
       priced.what = PricedOp::What::host_sync;
+      priced.share = Share::host;
       priced.lane = sync->waits_for;
       priced.host = plain_.sync();
     } else if (!std::holds_alternative<Send>(op.action) && !std::holds_alternative<Receive>(op.action)) {
@@ -118,6 +132,8 @@ class Flattener {
     }
     priced.work = known->second.cost.time;
     priced.collective = priced.work > 0;
+    priced.share = share_of(collective.kind);
+    priced.group = collective.group;
     priced.demand = known->second.demand;
     priced.host = plain_.launch(op.issuer, KernelKind::small);
   }
@@ -153,6 +169,7 @@ class Flattener {
       const std::uint32_t position = result_.order[instance];
       const PricedOp& priced = result_.ops[position];
       result_.first_edge.push_back(static_cast<std::uint32_t>(result_.edges.size()));
+      result_.host += priced.host;
       if (priced.what != PricedOp::What::device) continue;
       const Op& op = program_.ops[priced.op];
       for (const OpId from : program_.waits(op)) {
@@ -161,13 +178,16 @@ class Flattener {
         if (at != none) hold_back(priced, latest[at]);
       }
       if (priced.collective) {
-        std::uint32_t& before = of_group[std::get<Collective>(op.action).group];
+        std::uint32_t& before = of_group[priced.group];
         hold_back(priced, before);
         before = instance;
       }
       latest[position] = instance;
+      const auto lane = static_cast<std::size_t>(priced.lane);
       result_.matrix_s += static_cast<double>(priced.matrix_s);
-      result_.lanes[static_cast<std::size_t>(priced.lane)].push_back(instance);
+      result_.work[lane] += priced.work + plain_.kernel_gap();
+      result_.sagging[lane] += priced.sagging;
+      result_.lanes[lane].push_back(instance);
     }
     result_.first_edge.push_back(static_cast<std::uint32_t>(result_.edges.size()));
   }
@@ -205,19 +225,11 @@ double sag_of(const GemmPrice& gemm, double matrix_s, double step_s) {
   return 1 + (gemm.sag - 1) * std::clamp(share, 0.0, 1.0);
 }
 
-double least_step_s(const PricedProgram& program, const Prices& prices, const GemmPrice& gemm) {
-  std::array<double, lane_count> plain{}, sagging{};
-  double host = 0;
-  for (const std::uint32_t position : program.order) {
-    const PricedOp& op = program.ops[position];
-    host += to_seconds(op.host);
-    if (op.what != PricedOp::What::device) continue;
-    plain[static_cast<std::size_t>(op.lane)] += to_seconds(op.work + prices.kernel_gap());
-    sagging[static_cast<std::size_t>(op.lane)] += to_seconds(op.sagging);
-  }
+double least_step_s(const PricedProgram& program, const GemmPrice& gemm) {
   const auto longest = [&](double sag) {
-    double most = host;
-    for (std::size_t l = 0; l < lane_count; ++l) most = std::max(most, plain[l] + sagging[l] * (sag - 1));
+    double most = to_seconds(program.host);
+    for (std::size_t l = 0; l < lane_count; ++l)
+      most = std::max(most, to_seconds(program.work[l]) + to_seconds(program.sagging[l]) * (sag - 1));
     return most;
   };
   double low = longest(1), high = longest(gemm.sag);

@@ -13,6 +13,7 @@
 
 #include "simulator/fair_share.hpp"
 #include "simulator/prices.hpp"
+#include "simulator/timeline.hpp"
 
 namespace plimsoll {
 
@@ -23,9 +24,11 @@ struct PricedOp {
   What what = What::device;
   Lane lane = Lane::compute;  ///< that it runs on; of a sync: that the host waits for
   KernelKind kind = KernelKind::small;
-  bool collective = false;   ///< with peers: it needs all of them
-  bool noted = true;         ///< host work that becomes an op of the timeline
-  bool by_memory = false;    ///< host work bound by memory that a node shares, not by how fast Python is
+  bool collective = false;  ///< with peers: it needs all of them
+  bool noted = true;        ///< host work that becomes an op of the timeline
+  bool by_memory = false;   ///< host work bound by memory that a node shares, not by how fast Python is
+  Share share = Share::compute;
+  GroupId group = 0;         ///< of a collective
   std::uint16_t demand = 0;  ///< into PricedProgram::demands, collectives
   float matrix_s = 0;        ///< of what draws power (Prices::matrix_seconds)
   SimTime host = 0;          ///< of the host: to issue it, or its work
@@ -42,6 +45,8 @@ struct PricedProgram {
   std::array<std::vector<std::uint32_t>, lane_count> lanes;  ///< instances of each lane in issue order
   std::vector<Demand> demands;                               ///< of collectives: shares of a GPU's bandwidth, by tier
   double matrix_s = 0;                                       ///< tensor-core FLOPs over the calibrated rate
+  SimTime host = 0;                                          ///< all that its host has to do
+  std::array<SimTime, lane_count> work{}, sagging{};         ///< sums by lane; of work with the gap after each kernel
   Evidence evidence = Evidence::measured;                    ///< the weakest of its collectives'
 
   const PricedOp& of(std::uint32_t instance) const { return ops[order[instance]]; }
@@ -53,7 +58,7 @@ PricedProgram priced_program(const RankProgram& program, const StepProgram& step
 
 /// The least time x that a step of these ops takes, where clocks sag by the matrix work M over it: x = L(sag(M / x)), L
 /// being the busiest of its lanes and its host.
-double least_step_s(const PricedProgram& program, const Prices& prices, const GemmPrice& gemm);
+double least_step_s(const PricedProgram& program, const GemmPrice& gemm);
 
 /// By how much clocks sag in a step that takes `step_s`.
 double sag_of(const GemmPrice& gemm, double matrix_s, double step_s);

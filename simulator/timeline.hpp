@@ -14,12 +14,27 @@ namespace plimsoll {
 /// not arrived, or they had not because of their host.
 enum class Cause : std::uint8_t { start, lane, edge, host, peers, peer_host };
 
+/// What an op's time counts as.
+enum class Share : std::uint8_t {
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  all_to_all,
+  broadcast,
+  host,
+  offload,
+  bubble,  ///< no op: a rank waits for one that still computes
+  compute
+};
+inline constexpr std::size_t share_count = 9;
+
 /// One op of a rank's program on the clock.
 struct TimedOp {
   OpId op = 0;
   std::uint16_t class_index = 0;
   Lane lane = Lane::compute;
   Cause cause = Cause::start;
+  Share share = Share::compute;
   std::uint32_t waited_for = ~0u;  ///< index into Timeline::ops of what ended last before it started
   SimTime start = 0, end = 0;
 };
@@ -30,12 +45,19 @@ struct LaneUse {
   double share = 0;
 };
 
+/// Ranks that run one list at one speed.
+struct TimedClass {
+  std::uint16_t program = 0;  ///< whose list, of StepProgram::classes
+  std::string name;           ///< "rank 0", "rank 0, slowest host"
+};
+
 struct Timeline {
-  std::vector<TimedOp> ops;  ///< in order of their ends within a lane
+  std::vector<TimedOp> ops;         ///< in order of their ends within a lane
+  std::vector<TimedClass> classes;  ///< by class_index
   SimTime step_time = 0;
   std::map<std::string, SimTime> exposed;  ///< by cause: "all_gather", ..., "host", "offload", "bubble"
   SimTime idle = 0;                        ///< nothing is on the device, not even a collective that waits for its peers
-  std::uint16_t slowest = 0;               ///< the class that ends last, of which all that follows is told
+  std::uint16_t told = 0;                  ///< the class of which exposed and idle time and lanes are told
   std::vector<LaneUse> lanes;
   std::vector<std::uint32_t> critical_path;  ///< indices into ops, first to last
   /// "compute", "communication", "host" or "offload": what most of the critical path is.
@@ -45,17 +67,25 @@ struct Timeline {
 };
 
 struct SimulateOptions {
-  std::map<int, double> stragglers;  ///< rank -> factor on its compute
-  double host_factor = 1;            ///< on all host costs
-  double kernel_factor = 1;          ///< on all kernel times
-  /// A second class of ranks whose hosts take 1 + host_skew times as long, since a step follows the slowest of its ranks'
-  /// hosts; negative: what is expected of the slowest of n hosts drawn evenly from 1 - spread to 1 + spread, which is
-  /// spread (n - 1) / (n + 1).
+  std::map<int, double>
+      stragglers;            ///< rank -> factor on its compute; a rank that no class names runs the commonest one
+  double host_factor = 1;    ///< on all host costs
+  double kernel_factor = 1;  ///< on all kernel times
+  /// One more class, of the program whose host has most to do, on a host that takes 1 + host_skew times as long, since a step
+  /// follows the slowest of its ranks' hosts; negative: what is expected where each rank's host is drawn evenly from
+  /// 1 - spread to 1 + spread (simulator/simulate.cpp).
   double host_skew = -1;
+  int tell_of = -1;  ///< index into StepProgram::classes of the class to tell of; negative: the one that ends last
 };
 
-/// Simulates the steady step of every rank class.  Every group is taken to hold members of every class.
+/// Simulates the steady step of all rank classes together: collectives wait for the last of them, and the step ends with the
+/// slowest.  Every group is taken to hold members of every class.
 Timeline simulate_step(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration,
                        const SimulateOptions& options = {});
+
+/// The program that a timed op is of.
+inline const RankProgram& program_of(const StepProgram& program, const Timeline& timeline, const TimedOp& op) {
+  return program.classes[timeline.classes[op.class_index].program].program;
+}
 
 }  // namespace plimsoll

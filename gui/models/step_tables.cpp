@@ -96,10 +96,9 @@ TableData path_table(const Evaluation& evaluation, const SimulatedStep& step) {
                    {"start", true, {}},
                    {"end", true, {}}},
                   {}};
-  const RankProgram& program = evaluation.rank_program();
   for (const std::uint32_t index : step.timeline.critical_path) {
     const TimedOp& timed = step.timeline.ops[index];
-    const Op& op = program.ops[timed.op];
+    const Op& op = program_of(evaluation.program, step.timeline, timed).ops[timed.op];
     table.rows.push_back({{cell_of_text(op.role), cell_of_text(name_of(timed.lane)),
                            op.layer < 0 ? cell_of_text({}) : cell_of_count(op.layer),
                            cell_of_seconds(to_seconds(timed.start)), cell_of_seconds(to_seconds(timed.end))},

@@ -6,26 +6,12 @@
 #include "planner/base/check.hpp"
 #include "planner/base/machine_error.hpp"
 #include "planner/spec/read_calibration.hpp"
-#include "planner/step/layers/routing.hpp"
 
 namespace plimsoll::gui {
 namespace {
 
 /// Rows of smaller tensors are not listed.
 constexpr Bytes least_tensor{1 << 20};
-
-/// The rank with most rows; where routing is equal any rank stands for the others until the answer has settled.
-RankChoice first_guess(const Scenario& scenario) {
-  const bool differ = scenario.plan.routing.kind != Routing::Kind::balanced && scenario.plan.world_size > 1;
-  return {RankChoice::Kind::one, differ ? hottest_rank(scenario) : 0};
-}
-
-/// Stages 1 and 2 of DeepSpeed have partitions that differ: the hottest rank is looked for.
-bool guess_holds(const Scenario& scenario) {
-  const Plan& plan = scenario.plan;
-  return plan.engine != Engine::deepspeed || plan.zero.stage == 0 || plan.zero.stage == 3 ||
-         plan.routing.kind != Routing::Kind::balanced;
-}
 
 /// What follows from the program and the ledger, beside them.
 void derive(Answer& answer, const Evaluation& evaluation) {
@@ -52,8 +38,9 @@ AnswerPtr answer_quickly(const ScenarioText& text, std::uint64_t generation) {
   if (plimsoll::has_errors(answer->diagnostics) || !answer->inputs->model() || !answer->inputs->cluster())
     return answer;
   Scenario scenario = answer->inputs->scenario();
-  const RankChoice rank = first_guess(scenario);
-  auto begun = std::make_shared<Evaluation>(build(std::move(scenario), rank));
+  // Where ranks differ any stands for the others until the answer has settled.
+  const int rank = distinct_ranks(scenario).front().rank;
+  auto begun = std::make_shared<Evaluation>(build_alone(std::move(scenario), rank));
   Evaluation& evaluation = *begun;
   Ledger& ledger = evaluation.ledger;
   ledger.capacity = evaluation.context.capacity;
@@ -78,7 +65,7 @@ AnswerPtr settle(const Answer& quick) {
   std::shared_ptr<Evaluation> evaluation = std::exchange(quick.begun, nullptr);
   answer->begun = nullptr;
   CHECK(evaluation, "an answer settles once");
-  if (guess_holds(evaluation->scenario)) {
+  if (distinct_ranks(evaluation->scenario).size() == 1) {
     evaluation->ledger = make_ledger(evaluation->rank_program(), evaluation->context);
   } else {
     *evaluation = evaluate(std::move(evaluation->scenario));

@@ -57,10 +57,11 @@ double exposed_seconds(const Timeline& timeline, const std::string& cause) {
 
 Json path_json(const Evaluation& evaluation, const Timeline& timeline) {
   Json path = Json::array();
-  const RankProgram& rank = evaluation.rank_program();
   for (const std::uint32_t index : timeline.critical_path) {
     const TimedOp& op = timeline.ops[index];
+    const RankProgram& rank = program_of(evaluation.program, timeline, op);
     path.push_back({{"op", op.op},
+                    {"rank", timeline.classes[op.class_index].name},
                     {"role", rank.ops[op.op].role},
                     {"lane", name_of(op.lane)},
                     {"layer", rank.ops[op.op].layer},
@@ -122,7 +123,7 @@ void print_path(const Evaluation& evaluation, const Timeline& timeline) {
     const TimedOp& op = timeline.ops[index];
     if (op.cause == Cause::host || op.cause == Cause::peer_host || op.cause == Cause::start) issue_until(op.start);
     if (parts.empty() || parts.back().lane != op.lane)
-      parts.push_back({op.lane, evaluation.rank_program().ops[op.op].role});
+      parts.push_back({op.lane, program_of(evaluation.program, timeline, op).ops[op.op].role});
     parts.back().time += std::max<SimTime>(op.end - before, 0);
     ++parts.back().ops;
     before = std::max(before, op.end);
@@ -221,7 +222,9 @@ int simulate(const Options& options) {
   const auto calibration = load_calibration(options.inputs.calibration, evaluation.scenario.cluster);
   if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   print_diagnostics(calibration.diagnostics());
-  const SimulatedStep step = simulated(evaluation.program, evaluation.scenario.cluster, *calibration, *stragglers);
+  const int tell_of = inputs->rank().kind == RankChoice::Kind::hottest ? -1 : 0;
+  const SimulatedStep step =
+      simulated(evaluation.program, evaluation.scenario.cluster, *calibration, *stragglers, tell_of);
   if (!step.timeline.unfinished.empty()) {
     for (const std::string& line : step.timeline.unfinished) fmt::print(stderr, "never ends: {}\n", line);
     return exit_code::machine;

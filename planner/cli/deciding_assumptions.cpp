@@ -9,9 +9,9 @@
 #include <functional>
 
 #include "planner/base/format.hpp"
+#include "planner/cli/evaluate.hpp"
 #include "planner/cli/recommendation.hpp"
 #include "planner/spec/legality.hpp"
-#include "planner/step/build_step.hpp"
 
 namespace plimsoll {
 namespace {
@@ -39,10 +39,10 @@ Calibration with_links(Calibration calibration, double factor) {
 class Race {
  public:
   Race(const Scenario& first, const Plan& second, const Calibration& calibration)
-      : cluster_(first.cluster), calibration_(calibration), first_(build_step(first, 0)) {
+      : cluster_(first.cluster), calibration_(calibration), first_(build(first).program) {
     Scenario other = first;
     other.plan = second;
-    second_ = build_step(other, 0);
+    second_ = build(std::move(other)).program;
     tokens_ = tokens_of_step(first.plan) / tokens_of_step(second);
   }
 

@@ -1,15 +1,17 @@
 // Builds the step program of the rank that was asked for, and its ledger (planner/cli/evaluate.hpp).
 //
-// Which rank is the hottest?  Ranks differ by the rows that routing sends to their experts, and at ZeRO stages 1 and 2 by
-// the parameters that straddle the ends of their partitions (gradients are kept whole there).  So the candidates are the
-// rank with most rows, and the first, a middle and the last partition; the one with the highest device peak is taken.
+// Which ranks differ?  By the rows that routing sends to their experts, and at ZeRO stages 1 and 2 by the parameters in their
+// partitions: the first holds an embedding, one tensor, where others hold a hundred, whose gradients and updates cost the
+// host a launch each; and those that straddle the ends are kept whole.  So the candidates are the rank with most rows, and
+// the first, a middle and the last partition, the middle one for all between.  The one with the highest device peak is told
+// of; the step takes as long as the slowest of them.
 #include "planner/cli/evaluate.hpp"
 
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <numeric>
-#include <set>
+#include <utility>
 
 #include "planner/search/bounds.hpp"
 #include "planner/step/build_step.hpp"
@@ -26,11 +28,18 @@ std::int64_t sum_of_rows(const std::vector<RoutedRows>& layers) {
 
 bool routing_differs(const Plan& plan) { return plan.routing.kind != Routing::Kind::balanced && plan.world_size > 1; }
 
-std::set<int> candidates_for_hottest(const Scenario& scenario) {
-  const Plan& plan = scenario.plan;
-  if (routing_differs(plan)) return {hottest_rank(scenario)};
-  if (plan.engine != Engine::deepspeed || plan.zero.stage == 0 || plan.zero.stage == 3) return {0};
-  return {0, plan.world_size / 2, plan.world_size - 1};
+bool partitions_differ(const Plan& plan) {
+  return plan.engine == Engine::deepspeed && (plan.zero.stage == 1 || plan.zero.stage == 2);
+}
+
+/// Adds one more rank to those that stand for the world, by taking it from those of the sample with most.
+void single_out(int rank, std::vector<RankSample>& samples) {
+  if (std::any_of(samples.begin(), samples.end(), [&](const RankSample& sample) { return sample.rank == rank; }))
+    return;
+  RankSample& most = *std::max_element(samples.begin(), samples.end(),
+                                       [](const RankSample& a, const RankSample& b) { return a.ranks < b.ranks; });
+  --most.ranks;
+  samples.push_back({rank, 1});
 }
 
 /// The rank whose experts receive the number of rows that is nearest to the mean.
@@ -51,36 +60,77 @@ int mean_rank(const Scenario& scenario) {
   return nearest;
 }
 
-StepProgram hottest(const Scenario& scenario, const LedgerContext& context, int& rank_found) {
-  const std::set<int> ranks = candidates_for_hottest(scenario);
-  StepProgram best;
-  Bytes most{-1};
-  for (const int rank : ranks) {
-    StepProgram program = build_step(scenario, rank);
-    Bytes peak;
-    if (ranks.size() > 1)
-      peak =
-          replay_allocator(program.classes.front().program, {context.rules, 3, Bytes(0), false, 0}).job_reserved_peak;
-    if (peak <= most) continue;
-    most = peak;
-    best = std::move(program);
-    rank_found = rank;
+}  // namespace
+
+std::vector<RankSample> distinct_ranks(const Scenario& scenario) {
+  const Plan& plan = scenario.plan;
+  const int world = plan.world_size;
+  const int most_rows = routing_differs(plan) ? hottest_rank(scenario) : 0;
+  if (!partitions_differ(plan) || world == 1) return {{most_rows, world}};
+  std::vector<RankSample> samples{{0, 1}};
+  if (world > 2) samples.push_back({world / 2, world - 2});
+  samples.push_back({world - 1, 1});
+  single_out(most_rows, samples);
+  return samples;
+}
+
+std::vector<std::string> add_other_ranks(const Scenario& scenario, StepProgram& program) {
+  const int known = program.classes.front().example_rank;
+  std::vector<RankSample> samples = distinct_ranks(scenario);
+  single_out(known, samples);
+  std::vector<std::string> digests{program.digest};
+  for (const RankSample& sample : samples) {
+    if (sample.rank == known) {
+      program.classes.front().ranks = sample.ranks;
+      continue;
+    }
+    StepProgram other = build_step(scenario, sample.rank);
+    other.classes.front().ranks = sample.ranks;
+    program.classes.push_back(std::move(other.classes.front()));
+    digests.push_back(std::move(other.digest));
+  }
+  return digests;
+}
+
+std::size_t hottest_class(const StepProgram& program, const LedgerContext& context) {
+  if (program.classes.size() == 1) return 0;
+  const auto key = [&](const RankClass& ranks) {
+    const Bytes peak = replay_allocator(ranks.program, {context.rules, 3, Bytes(0), false, 0}).job_reserved_peak;
+    return std::pair(peak, -ranks.example_rank);
+  };
+  std::size_t best = 0;
+  auto most = key(program.classes.front());
+  for (std::size_t c = 1; c < program.classes.size(); ++c) {
+    const auto mine = key(program.classes[c]);
+    if (mine <= most) continue;
+    most = mine;
+    best = c;
   }
   return best;
 }
 
-}  // namespace
-
-Evaluation build(Scenario scenario, RankChoice choice) {
+Evaluation build_alone(Scenario scenario, int rank) {
   Evaluation evaluation;
   evaluation.context = ledger_context(scenario);
-  switch (choice.kind) {
-    case RankChoice::Kind::hottest: evaluation.program = hottest(scenario, evaluation.context, evaluation.rank); break;
-    case RankChoice::Kind::mean: evaluation.rank = mean_rank(scenario); break;
-    case RankChoice::Kind::one: evaluation.rank = choice.rank; break;
-  }
-  if (choice.kind != RankChoice::Kind::hottest) evaluation.program = build_step(scenario, evaluation.rank);
+  evaluation.rank = rank;
+  evaluation.program = build_step(scenario, rank);
   evaluation.scenario = std::move(scenario);
+  return evaluation;
+}
+
+Evaluation build(Scenario scenario, RankChoice choice) {
+  const bool hottest = choice.kind == RankChoice::Kind::hottest;
+  const int rank = hottest                                 ? distinct_ranks(scenario).front().rank
+                   : choice.kind == RankChoice::Kind::mean ? mean_rank(scenario)
+                                                           : choice.rank;
+  Evaluation evaluation = build_alone(std::move(scenario), rank);
+  StepProgram& program = evaluation.program;
+  std::vector<std::string> digests = add_other_ranks(evaluation.scenario, program);
+  if (!hottest || program.classes.size() == 1) return evaluation;
+  const std::size_t told = hottest_class(program, evaluation.context);
+  std::swap(program.classes.front(), program.classes[told]);
+  program.digest = std::move(digests[told]);
+  evaluation.rank = program.classes.front().example_rank;
   return evaluation;
 }
 
@@ -99,7 +149,7 @@ Fit fit_of(const Scenario& scenario) {
   const PlanBounds bounds(scenario.model, scenario.cluster, published_peaks(scenario.cluster.device), scenario.plan);
   const Fit by_bound = beyond(bounds.device_memory(scenario.plan.micro_batch));
   if (by_bound.margin.count < 0) return by_bound;
-  const Evaluation one = build(scenario, {RankChoice::Kind::one, 0});
+  const Evaluation one = build_alone(scenario, 0);
   const Fit by_sizes = beyond(peak_of_sizes(one.rank_program()));
   if (by_sizes.margin.count < 0) return by_sizes;
   const Ledger ledger = evaluate(scenario, {}, false).ledger;

@@ -1,6 +1,9 @@
 // What is the answer for one scenario?  Its step program and its ledger, for the rank that was asked for.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "planner/account/ledger.hpp"
 #include "planner/cli/common_inputs.hpp"
 #include "planner/cli/scenario_context.hpp"
@@ -8,10 +11,27 @@
 
 namespace plimsoll {
 
+/// A rank that stands for `ranks` of the world, whose lists are like its own.
+struct RankSample {
+  int rank = 0, ranks = 1;
+};
+
+/// One rank for each list that differs enough to tell: the one rule that says which ranks are looked at for the hottest, and
+/// which are on the clock together for the slowest.
+std::vector<RankSample> distinct_ranks(const Scenario& scenario);
+
+/// Adds the distinct ranks that a program of one rank lacks, as further classes: what simulate_step() is to be given, since
+/// a step is as long as its slowest rank's.
+/// @return the digests of the programs of each class alone
+std::vector<std::string> add_other_ranks(const Scenario& scenario, StepProgram& program);
+
+/// The class with the highest device peak; where equal the lowest rank's.
+std::size_t hottest_class(const StepProgram& program, const LedgerContext& context);
+
 struct Evaluation {
   Scenario scenario;
   int rank = 0;
-  StepProgram program;
+  StepProgram program;  ///< the first class is that of `rank`; the others are on the clock with it
   LedgerContext context;
   Ledger ledger;
 
@@ -20,6 +40,9 @@ struct Evaluation {
 
 /// The program alone: the ledger is left empty.
 Evaluation build(Scenario scenario, RankChoice choice = {});
+
+/// The same for one rank, without the others: quick, and without a clock.
+Evaluation build_alone(Scenario scenario, int rank);
 
 /// @param scenario checked: it has passed check_legality()
 /// @param bistable replay the alternative histories too; a search, which compares many plans, need not

@@ -18,7 +18,6 @@
 #include "planner/cli/evaluate.hpp"
 #include "planner/search/short_model.hpp"
 #include "planner/step/build_step.hpp"
-#include "planner/step/layers/routing.hpp"
 #include "simulator/timeline.hpp"
 
 namespace plimsoll {
@@ -179,28 +178,27 @@ StepTime simulated_time(const StepProgram& program, const ClusterSpec& cluster, 
 /// simulated, and what four more take is added as often as it takes.
 StepTime time_of(StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration) {
   constexpr std::int64_t few = 2, more = 6;
-  RankProgram& rank = program.classes.front().program;
-  const auto repeat = std::find_if(rank.repeats.begin(), rank.repeats.end(),
-                                   [&](const Repeat& r) { return r.first >= rank.steady_first; });
-  if (repeat == rank.repeats.end() || repeat->count <= more) return simulated_time(program, cluster, calibration);
-  const std::int64_t all = std::exchange(repeat->count, few);
+  const auto repeat_of = [](RankProgram& rank) {
+    return std::find_if(rank.repeats.begin(), rank.repeats.end(),
+                        [&](const Repeat& r) { return r.first >= rank.steady_first; });
+  };
+  RankProgram& first = program.classes.front().program;
+  const auto repeat = repeat_of(first);
+  if (repeat == first.repeats.end() || repeat->count <= more) return simulated_time(program, cluster, calibration);
+  const std::int64_t all = repeat->count;
+  const auto repeat_times = [&](std::int64_t count) {
+    for (RankClass& ranks : program.classes) repeat_of(ranks.program)->count = count;
+  };
+  repeat_times(few);
   const double with_few = simulated_time(program, cluster, calibration).seconds;
-  repeat->count = more;
+  repeat_times(more);
   StepTime time = simulated_time(program, cluster, calibration);
-  repeat->count = all;
+  repeat_times(all);
   time.seconds += (time.seconds - with_few) * static_cast<double>(all - more) / static_cast<double>(more - few);
   return time;
 }
 
-int first_rank(const Scenario& scenario) {
-  const Plan& plan = scenario.plan;
-  return plan.routing.kind != Routing::Kind::balanced && plan.world_size > 1 ? hottest_rank(scenario) : 0;
-}
-
-/// Where evaluate() looks at several ranks for the hottest: partitions of stages 1 and 2 differ.
-bool ranks_differ(const Plan& plan) {
-  return plan.engine == Engine::deepspeed && (plan.zero.stage == 1 || plan.zero.stage == 2);
-}
+int first_rank(const Scenario& scenario) { return distinct_ranks(scenario).front().rank; }
 
 void enter(const Ledger& ledger, Evaluated& evaluated) {
   evaluated.judged = true;
@@ -255,17 +253,14 @@ Evaluated evaluate_plan(const Scenario& scenario, double worth_s, const Calibrat
     enter(ledger, evaluated);
     return evaluated;
   }
+  add_other_ranks(scenario, program);
   const StepTime time = time_of(program, scenario.cluster, calibration);
   evaluated.step_time_s = time.seconds;
   evaluated.bound_by = time.bound_by;
   evaluated.evidence = time.evidence;
   if (evaluated.step_time_s > worth_s) return evaluated;
-  if (ranks_differ(scenario.plan)) {
-    enter(evaluate(scenario).ledger, evaluated);
-  } else {
-    context.bistable = true;
-    enter(make_ledger(program.classes.front().program, context), evaluated);
-  }
+  context.bistable = true;
+  enter(make_ledger(program.classes[hottest_class(program, context)].program, context), evaluated);
   return evaluated;
 }
 

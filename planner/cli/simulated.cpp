@@ -29,9 +29,12 @@ std::map<std::string, KernelUse> by_kind(const StepProgram& program, const Timel
 }  // namespace
 
 SimulatedStep simulated(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration,
-                        const std::map<int, double>& stragglers) {
+                        const std::map<int, double>& stragglers, int tell_of) {
   SimulatedStep step;
-  step.timeline = simulate_step(program, cluster, calibration, {stragglers, 1, 1});
+  SimulateOptions options;
+  options.stragglers = stragglers;
+  options.tell_of = tell_of;
+  step.timeline = simulate_step(program, cluster, calibration, options);
   step.timeline.evidence = std::max(step.timeline.evidence, calibration.gemm.provenance.evidence);
   step.calibration = calibration.name;
   step.step_time_s = to_seconds(step.timeline.step_time);
@@ -39,7 +42,9 @@ SimulatedStep simulated(const StepProgram& program, const ClusterSpec& cluster, 
       calibration.gemm.provenance.evidence == Evidence::assumed ? assumed_kernel_error : measured_kernel_error;
   const double spread = calibration.host.spread;
   const auto bound = [&](double host, double kernel) {
-    return to_seconds(simulate_step(program, cluster, calibration, {stragglers, host, kernel}).step_time);
+    options.host_factor = host;
+    options.kernel_factor = kernel;
+    return to_seconds(simulate_step(program, cluster, calibration, options).step_time);
   };
   step.low_s = std::min(step.step_time_s, bound(std::max(0.0, 1 - spread), 1 - error));
   step.high_s = std::max(step.step_time_s, bound(1 + spread, 1 + error));

@@ -18,13 +18,14 @@ struct SimulatedStep {
   Timeline timeline;
   double step_time_s = 0, low_s = 0, high_s = 0;
   double tokens_per_s_per_gpu = 0, model_tflops_per_gpu = 0, mfu = 0, idle_share = 0;
-  std::map<std::string, KernelUse> kernels;  ///< of the slowest class, by kind; collectives too
+  std::map<std::string, KernelUse> kernels;  ///< of the first class, by kind; collectives too
   std::string calibration;                   ///< its name
 };
 
 /// The interval spans the spread of hosts (all host costs scaled by 1 -+ spread) and 3 % of kernel times (15 % where prices
 /// are assumed): the same program simulated with both bounds.
+/// @param tell_of as in SimulateOptions
 SimulatedStep simulated(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration,
-                        const std::map<int, double>& stragglers = {});
+                        const std::map<int, double>& stragglers = {}, int tell_of = -1);
 
 }  // namespace plimsoll

@@ -125,7 +125,7 @@ struct CollectivePrice {
 };
 
 struct HostPrices {
-  double launch_forward_s = 29e-6, launch_backward_s = 30e-6, launch_optimizer_s = 18e-6;
+  double launch_forward_s = 29e-6, launch_backward_s = 30e-6, launch_optimizer_s = 14e-6;
   double launch_compiled_s = 6e-6;       ///< launches of a compiled layer
   std::map<std::string, double> work_s;  ///< by HostWorkKind's name, per count
   double launch_latency_s = 6e-6;        ///< call to kernel on an idle stream

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/account/volume.hpp"
+#include "planner/cli/evaluate.hpp"
 #include "planner/spec/read_calibration.hpp"
 #include "simulator/timeline.hpp"
 #include "tests/support/scenarios.hpp"
@@ -19,7 +20,7 @@ Keys operator+(Keys keys, const Keys& more) {
 
 Timeline simulated(const Scenario& s) {
   const auto calibration = load_calibration("", s.cluster);
-  return simulate_step(build_step(s, 0), s.cluster, *calibration);
+  return simulate_step(build(s).program, s.cluster, *calibration);
 }
 double seconds(const std::string& model, const std::string& cluster, const Keys& keys) {
   return to_seconds(simulated(scenario(model, cluster, keys)).step_time);
@@ -101,6 +102,19 @@ TEST(Effects, ACollapsedRouterMultipliesTheStep) {
   const double collapsed =
       seconds("mixtral-8x7b", "8xh200", base + Keys{"routing={\"kind\": \"collapse\", \"share\": 0.92}"});
   EXPECT_GT(collapsed, 2 * balanced);
+}
+
+// Which rank takes most memory changes with the micro-batch, which is slowest does not: a step is timed by the slowest of its
+// ranks, so that more work takes no less time.
+TEST(Effects, AStepOfMoreTokensTakesNoLessTime) {
+  for (const char* stage : {"zero.stage=1", "zero.stage=2"}) {
+    double before = 0;
+    for (const char* micro : {"micro_batch=1", "micro_batch=2", "micro_batch=4", "micro_batch=8"}) {
+      const double time = seconds("sparrow-dense", "8xh100", {"engine=deepspeed", stage, micro, "sequence=1024"});
+      EXPECT_GE(time, before) << stage << " " << micro;
+      before = time;
+    }
+  }
 }
 
 }  // namespace

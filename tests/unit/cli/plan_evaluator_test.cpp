@@ -7,8 +7,10 @@
 #include <limits>
 
 #include "planner/cli/common_inputs.hpp"
+#include "planner/cli/evaluate.hpp"
 #include "planner/spec/read_calibration.hpp"
 #include "planner/spec/write_plan.hpp"
+#include "simulator/timeline.hpp"
 #include "tests/unit/cli/program.hpp"
 
 namespace plimsoll {
@@ -167,6 +169,19 @@ TEST_F(PlanEvaluator, estimates_a_step_from_short_models) {
           EXPECT_NEAR(options.outline(plan, what).expected_s / whole.step_time_s, 1, 0.05);
       }
     }
+  }
+}
+
+// One rule says which ranks are on the clock: what a search finds is what `simulate` and `ledger` say of the plan.
+TEST_F(PlanEvaluator, times_a_plan_as_simulate_does_and_judges_it_as_ledger_does) {
+  for (const char* stage : {"zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"}) {
+    const Scenario plan = scenario({stage, "sequence=1024", "world_size=2"});
+    const Evaluated found = plan_evaluator(calibration)(plan, endless);
+    const Evaluation told = evaluate(plan);
+    EXPECT_EQ(found.step_time_s, to_seconds(simulate_step(told.program, plan.cluster, calibration).step_time)) << stage;
+    EXPECT_EQ(found.job_device_peak, told.ledger.job_device_peak.value) << stage;
+    const Evaluation of_rank_0 = build(plan, {RankChoice::Kind::one, 0});
+    EXPECT_EQ(found.step_time_s, to_seconds(simulate_step(of_rank_0.program, plan.cluster, calibration).step_time));
   }
 }
 

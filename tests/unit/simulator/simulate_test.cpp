@@ -33,7 +33,13 @@ class SimulateTest : public ::testing::Test {
     program_.classes.emplace_back().ranks = 2;
   }
 
-  RankProgram& rank() { return program_.classes.front().program; }
+  RankProgram& rank() { return program_.classes.back().program; }
+  /// What is added from here on is the list of other ranks.
+  void other_ranks(int example, int ranks = 1) {
+    program_.classes.emplace_back();
+    program_.classes.back().example_rank = example;
+    program_.classes.back().ranks = ranks;
+  }
 
   OpId add(const Action& action, Lane lane, std::vector<OpId> after = {}) {
     Op op;
@@ -188,6 +194,63 @@ TEST_F(SimulateTest, OneLateRankOfFourMakesThreeWait) {
   EXPECT_EQ(find(timeline, gather, 0).cause, Cause::peers);
   EXPECT_EQ(find(timeline, gather, 1).cause, Cause::lane);
   EXPECT_EQ(timeline.step_time, 25 * us);
+}
+
+// Two lists, 3 and 10 us before a gather of 5: the step is that of the second, for which the first waits 7.
+TEST_F(SimulateTest, AStepIsAsLongAsThatOfItsSlowestClass) {
+  program_.classes.front().ranks = 1;
+  compute(3);
+  collective(5, Lane::compute);
+  other_ranks(1);
+  compute(10);
+  collective(5, Lane::compute);
+  SimulateOptions tell;
+  tell.tell_of = 0;
+  const Timeline of_the_first = run(tell);
+  EXPECT_EQ(of_the_first.step_time, 15 * us);
+  EXPECT_EQ(of_the_first.exposed.at("bubble"), 7 * us);
+  tell.tell_of = 1;
+  const Timeline of_the_second = run(tell);
+  EXPECT_EQ(of_the_second.step_time, 15 * us);
+  EXPECT_EQ(of_the_second.exposed.count("bubble"), 0U);
+  const TimedOp& first_on_the_path = of_the_second.ops[of_the_second.critical_path.front()];
+  EXPECT_EQ(of_the_second.classes[first_on_the_path.class_index].name, "rank 1");
+}
+
+// Each class is late once: what they share waits for both.
+TEST_F(SimulateTest, ClassesThatTakeTurnsWithBeingLateAddUp) {
+  program_.classes.front().ranks = 1;
+  compute(10);
+  collective(1, Lane::compute);
+  compute(2);
+  collective(1, Lane::compute);
+  other_ranks(1);
+  compute(2);
+  collective(1, Lane::compute);
+  compute(10);
+  collective(1, Lane::compute);
+  EXPECT_EQ(run().step_time, 22 * us);
+}
+
+// Of n hosts with the same to do, drawn evenly from 0.7 to 1.3, the slowest is expected at 1 + 0.3 (n - 1) / (n + 1): of two lists
+// alike as of one.  Where one has nearly all there is to do, at 1.
+TEST_F(SimulateTest, TheSlowestHostIsExpectedByWhatEachHasToDo) {
+  calibration_.host.spread = 0.3;
+  const auto seconds = [&](int first, int second) {
+    program_.classes.clear();
+    for (const int work : {first, second}) {
+      if (work == 0) continue;
+      other_ranks(static_cast<int>(program_.classes.size()), second == 0 ? 2 : 1);
+      add(HostWork{HostWorkKind::python, work, Bytes(0)}, Lane::host);
+      compute(0);
+    }
+    return to_seconds(simulate_step(program_, cluster_, calibration_, {}).step_time) * 1e6;
+  };
+  EXPECT_NEAR(seconds(1000, 0), 1100, 1e-3);
+  EXPECT_NEAR(seconds(1000, 1000), 1100, 0.1);  // an integral by 4,096 steps
+  EXPECT_NEAR(seconds(10, 1000), 1000, 0.1);
+  EXPECT_GT(seconds(900, 1000), 1040);
+  EXPECT_LT(seconds(900, 1000), 1100);
 }
 
 // Rank 0 waits for a peer whose host is late: that is the host's time, not the link's.

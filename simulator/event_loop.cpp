@@ -1,0 +1,361 @@
+// Hosts, lanes, meetings and rates (simulator/event_loop.hpp).
+#include "simulator/event_loop.hpp"
+
+#include <algorithm>
+
+#include "simulator/summary.hpp"
+
+namespace plimsoll {
+
+namespace {
+
+constexpr auto compute = static_cast<std::size_t>(Lane::compute);
+constexpr auto copy_in = static_cast<std::size_t>(Lane::copy_in);
+
+}  // namespace
+
+EventLoop::EventLoop(std::vector<RanksOnClock> ranks, const Prices& prices, std::size_t groups, int tell_of)
+    : classes_(ranks.size()),
+      prices_(prices),
+      gap_(prices.kernel_gap()),
+      latency_(prices.launch_latency()),
+      depth_(static_cast<std::uint32_t>(prices.queue_depth())),
+      tell_of_(tell_of),
+      arrivals_(groups) {
+  for (std::size_t c = 0; c < ranks.size(); ++c) {
+    classes_[c].ranks = std::move(ranks[c]);
+    classes_[c].instances.resize(classes_[c].ranks.priced->order.size());
+  }
+}
+
+Timeline& EventLoop::run(double sag) {
+  reset(sag);
+  for (std::size_t c = 0; c < classes_.size(); ++c) {
+    run_host(c);
+    find_earliest(classes_[c]);
+  }
+  while (true) {
+    std::size_t c = 0;
+    SimTime best = never;
+    for (std::size_t i = 0; i < classes_.size(); ++i) {
+      if (classes_[i].earliest >= best) continue;
+      best = classes_[i].earliest;
+      c = i;
+    }
+    if (best == never) break;
+    now_ = best;
+    step(c, classes_[c].earliest_lane);
+  }
+  finalise();
+  return timeline_;
+}
+
+void EventLoop::reset(double sag) {
+  sag_ = sag;
+  now_ = 0;
+  std::vector<TimedOp> ops = std::move(timeline_.ops);
+  timeline_ = {};
+  timeline_.ops = std::move(ops);
+  timeline_.ops.clear();
+  for (auto& meeting : arrivals_) meeting.clear();
+  std::size_t count = 0;
+  for (ClassState& state : classes_) {
+    state.lanes = {};
+    state.next.fill(never);
+    state.at = 0;
+    state.host_waits_for = -1;
+    state.host_free = state.idle_since = state.idle = 0;
+    state.last_sync = none;
+    state.resident = state.on_device = 0;
+    count += state.instances.size();
+    timeline_.evidence = std::max(timeline_.evidence, state.ranks.priced->evidence);
+    timeline_.classes.push_back({state.ranks.of_class, state.ranks.name});
+  }
+  timeline_.ops.reserve(count);
+}
+
+// ---- host ----
+
+void EventLoop::run_host(std::size_t c) {
+  ClassState& state = classes_[c];
+  const PricedProgram& program = *state.ranks.priced;
+  const auto count = static_cast<std::uint32_t>(program.order.size());
+  disturbed_ = true;
+  state.host_waits_for = -1;
+  for (; state.at < count; ++state.at) {
+    const PricedOp& op = program.of(state.at);
+    const double factor = op.by_memory ? state.ranks.memory_factor : state.ranks.host_factor;
+    const auto cost = static_cast<SimTime>(static_cast<double>(op.host) * factor);
+    if (op.what == PricedOp::What::host_work) {
+      state.host_free += cost;
+      if (op.noted) note_host(c, op, cost, none);
+      continue;
+    }
+    LaneState& lane = state.lanes[static_cast<std::size_t>(op.lane)];
+    const std::uint32_t outstanding = lane.issued - lane.head;
+    const bool full = op.what == PricedOp::What::device && outstanding >= depth_;
+    if (full || (op.what == PricedOp::What::host_sync && outstanding > 0)) {
+      state.host_waits_for = static_cast<int>(op.lane);
+      break;
+    }
+    if (op.what == PricedOp::What::host_sync) {
+      const SimTime began = state.host_free;
+      state.host_free = std::max(state.host_free, lane.free_at) + cost;
+      note_host(c, op, state.host_free - began, lane.last);
+      continue;
+    }
+    state.host_free += cost;
+    state.instances[state.at] = {state.host_free + latency_, not_ended, state.last_sync};
+    ++lane.issued;
+  }
+  for (std::size_t l = 0; l < lanes_on_device; ++l) {
+    if (state.next[l] == never && state.lanes[l].blocked_on == none) refresh(state, l);
+  }
+}
+
+void EventLoop::note_host(std::size_t c, const PricedOp& op, SimTime took, std::uint32_t waited_for) {
+  ClassState& state = classes_[c];
+  const std::uint32_t before = waited_for == none ? state.last_sync : waited_for;
+  state.last_sync = static_cast<std::uint32_t>(timeline_.ops.size());
+  timeline_.ops.push_back({op.op, static_cast<std::uint16_t>(c), Lane::host, Cause::host, op.share, before,
+                           state.host_free - took, state.host_free});
+}
+
+// ---- device ----
+
+void EventLoop::find_earliest(ClassState& state) {
+  state.earliest = never;
+  for (std::size_t l = 0; l < lanes_on_device; ++l) {
+    if (state.next[l] >= state.earliest) continue;
+    state.earliest = state.next[l];
+    state.earliest_lane = l;
+  }
+}
+
+/// When the next event is that is not this lane's.
+SimTime EventLoop::due_elsewhere(std::size_t c, std::size_t l) const {
+  SimTime due = never;
+  for (std::size_t i = 0; i < classes_.size(); ++i) {
+    if (i != c) due = std::min(due, classes_[i].earliest);
+  }
+  for (std::size_t j = 0; j < lanes_on_device; ++j) {
+    if (j != l) due = std::min(due, classes_[c].next[j]);
+  }
+  return due;
+}
+
+/// When the lane's head can start and what it will have waited for; never if that is not known yet.
+void EventLoop::refresh(ClassState& state, std::size_t l) {
+  LaneState& lane = state.lanes[l];
+  lane.blocked_on = none;
+  if (lane.running || lane.arrived || lane.head >= lane.issued) return;
+  const PricedProgram& program = *state.ranks.priced;
+  const std::uint32_t head = program.lanes[l][lane.head];
+  const Issued& issued = state.instances[head];
+  SimTime at = lane.free_at + (lane.head > 0 ? gap_ : 0);
+  lane.cause = lane.head > 0 ? Cause::lane : Cause::start;
+  lane.waited_for = lane.last;
+  if (issued.at > at) {
+    at = issued.at;
+    lane.cause = Cause::host;
+    lane.waited_for = issued.mark;
+  }
+  for (std::uint32_t e = program.first_edge[head]; e < program.first_edge[head + 1]; ++e) {
+    const std::uint32_t from = program.edges[e];
+    const Issued& before = state.instances[from];
+    if (before.ended == not_ended) {
+      lane.blocked_on = from;
+      state.next[l] = never;
+      return;
+    }
+    if (before.ended > at) {
+      at = before.ended;
+      lane.cause = Cause::edge;
+      lane.waited_for = before.mark;
+    }
+  }
+  state.next[l] = std::max(now_, at);
+}
+
+/// An event of the lane, and those that follow it there before one is due elsewhere.
+void EventLoop::step(std::size_t c, std::size_t l) {
+  ClassState& state = classes_[c];
+  SimTime due = 0;
+  disturbed_ = true;
+  while (true) {
+    if (state.lanes[l].running) {
+      finish(c, l);
+    } else {
+      start(c, l);
+    }
+    if (std::exchange(disturbed_, false)) due = due_elsewhere(c, l);
+    if (state.next[l] >= due) break;
+    now_ = state.next[l];
+  }
+  find_earliest(state);
+}
+
+void EventLoop::start(std::size_t c, std::size_t l) {
+  ClassState& state = classes_[c];
+  const PricedOp& op = head_of(state, l);
+  if (state.on_device++ == 0) state.idle += now_ - state.idle_since;
+  state.lanes[l].started = now_;
+  if (op.collective) return meet(c, l, op);
+  begin(state, l, op);
+  if (state.resident > 0 || l == copy_in || state.lanes[copy_in].running) set_rates(state);
+}
+
+/// A collective begins when the last class has arrived.
+void EventLoop::meet(std::size_t c, std::size_t l, const PricedOp& op) {
+  ClassState& state = classes_[c];
+  LaneState& lane = state.lanes[l];
+  lane.arrived = disturbed_ = true;
+  state.next[l] = never;
+  if (state.resident++ == 0 || classes_.size() > 1) set_rates(state);
+  auto& meeting = arrivals_[op.group];
+  meeting.emplace_back(c, l);
+  if (meeting.size() < classes_.size()) return;
+  for (const auto& [i, j] : meeting) {
+    LaneState& peer = classes_[i].lanes[j];
+    if (now_ > peer.started) {
+      const bool host = lane.cause == Cause::host || lane.cause == Cause::peer_host;
+      peer.cause = host ? Cause::peer_host : Cause::peers;
+      peer.waited_for = lane.waited_for;
+    }
+    peer.started = now_;
+    begin(classes_[i], j, head_of(classes_[i], j));
+    classes_[i].flows_changed = true;
+  }
+  for (const auto& member : meeting) {
+    set_rates(classes_[member.first]);
+    find_earliest(classes_[member.first]);
+  }
+  meeting.clear();
+}
+
+void EventLoop::begin(ClassState& state, std::size_t l, const PricedOp& op) {
+  LaneState& lane = state.lanes[l];
+  const double alone = static_cast<double>(op.work) + static_cast<double>(op.sagging) * (sag_ - 1);
+  lane.arrived = false;
+  lane.running = true;
+  lane.updated = now_;
+  lane.remaining = op.collective ? alone : alone * state.ranks.compute_factor;
+  lane.rate = 1;
+  state.next[l] = now_ + static_cast<SimTime>(lane.remaining + 0.5);
+}
+
+void EventLoop::finish(std::size_t c, std::size_t l) {
+  ClassState& state = classes_[c];
+  LaneState& lane = state.lanes[l];
+  const std::uint32_t instance = state.ranks.priced->lanes[l][lane.head];
+  const PricedOp& op = state.ranks.priced->of(instance);
+  state.instances[instance].ended = now_;
+  lane.last = state.instances[instance].mark = static_cast<std::uint32_t>(timeline_.ops.size());
+  timeline_.ops.push_back({op.op, static_cast<std::uint16_t>(c), static_cast<Lane>(l), lane.cause, op.share,
+                           lane.waited_for, lane.started, now_});
+  lane.running = false;
+  lane.free_at = now_;
+  ++lane.head;
+  state.next[l] = never;
+  if (--state.on_device == 0) state.idle_since = now_;
+  if (op.collective) {
+    --state.resident;
+    state.flows_changed = true;
+  }
+  if (op.collective || state.resident > 0 || l == copy_in) set_rates(state);
+  refresh(state, l);
+  for (std::size_t j = 0; j < lanes_on_device; ++j) {
+    if (state.lanes[j].blocked_on != instance) continue;
+    refresh(state, j);
+    disturbed_ = true;
+  }
+  if (state.host_waits_for == static_cast<int>(l)) {
+    // A full queue has room again: the host goes on from here.  A sync takes the lane's end itself.
+    const PricedOp& next = state.ranks.priced->of(state.at);
+    if (next.what == PricedOp::What::device) state.host_free = std::max(state.host_free, now_);
+    if (next.what == PricedOp::What::device || lane.head == lane.issued) run_host(c);
+  }
+}
+
+// ---- rates ----
+
+const PricedOp& EventLoop::head_of(const ClassState& state, std::size_t l) const {
+  return state.ranks.priced->of(state.ranks.priced->lanes[l][state.lanes[l].head]);
+}
+
+/// Rates of what runs now: fair shares of each tier, and compute beside resident collectives.
+void EventLoop::set_rates(ClassState& state) {
+  disturbed_ = true;
+  if (std::exchange(state.flows_changed, false)) solve_shares(state);
+  std::array<const PricedOp*, lanes_on_device> running{};
+  bool computing = false;
+  for (std::size_t l = 0; l < lanes_on_device; ++l) {
+    if (!state.lanes[l].running) continue;
+    running[l] = &head_of(state, l);
+    computing = computing || !running[l]->collective;
+  }
+  const bool beside_copy =
+      running[copy_in] != nullptr && running[compute] != nullptr && Prices::memory_bound(running[compute]->kind);
+  for (std::size_t l = 0; l < lanes_on_device; ++l) {
+    if (running[l] == nullptr) continue;
+    if (running[l]->collective) {
+      set_rate(state, l, state.lanes[l].share / (computing ? prices_.collective_interference() : 1));
+      continue;
+    }
+    double rate = state.resident > 0 ? 1 / prices_.interference(running[l]->kind) : 1;
+    if (beside_copy && (l == compute || l == copy_in)) rate /= prices_.copy_in_interference();
+    set_rate(state, l, rate);
+  }
+}
+
+void EventLoop::solve_shares(ClassState& state) {
+  std::array<const Demand*, lanes_on_device> demands{};
+  std::array<std::size_t, lanes_on_device> flows{};
+  std::size_t n = 0;
+  for (std::size_t l = 0; l < lanes_on_device; ++l) {
+    if (!state.lanes[l].running || !head_of(state, l).collective) continue;
+    flows[n] = l;
+    demands[n++] = &state.ranks.priced->demands[head_of(state, l).demand];
+  }
+  std::array<double, lanes_on_device> shares{};
+  if (n > 0) fair_rates({demands.data(), n}, {shares.data(), n});
+  for (std::size_t i = 0; i < n; ++i) state.lanes[flows[i]].share = shares[i];
+}
+
+void EventLoop::set_rate(ClassState& state, std::size_t l, double rate) {
+  LaneState& lane = state.lanes[l];
+  if (lane.rate == rate) return;
+  lane.remaining -= static_cast<double>(now_ - lane.updated) * lane.rate;
+  lane.updated = now_;
+  lane.rate = rate;
+  state.next[l] = now_ + static_cast<SimTime>(std::max(0.0, lane.remaining) / rate + 0.5);
+}
+
+// ---- results ----
+
+void EventLoop::finalise() {
+  for (ClassState& state : classes_) {
+    note_unfinished(state);
+    timeline_.step_time = std::max({timeline_.step_time, state.host_free, now_});
+  }
+  summarise(timeline_, tell_of_, gap_);
+  const ClassState& told = classes_[timeline_.told];
+  timeline_.idle = told.idle;
+  if (told.on_device == 0) timeline_.idle += timeline_.step_time - told.idle_since;
+}
+
+/// Who still waits, and for what: a deadlock, or a program that verify_step() refuses.
+void EventLoop::note_unfinished(const ClassState& state) {
+  const PricedProgram& priced = *state.ranks.priced;
+  for (std::size_t l = 0; l < lanes_on_device; ++l) {
+    const LaneState& lane = state.lanes[l];
+    if (lane.head >= lane.issued) continue;
+    const RankProgram& program = *priced.program;
+    std::string text = std::string(program.ops[head_of(state, l).op].role) + " on " + name_of(static_cast<Lane>(l));
+    if (lane.blocked_on != none) text += std::string(" waits for ") + program.ops[priced.of(lane.blocked_on).op].role;
+    if (lane.arrived) text += " waits for its peers";
+    timeline_.unfinished.push_back(std::move(text));
+  }
+}
+
+}  // namespace plimsoll
