@@ -186,12 +186,12 @@ CollectiveCost Prices::collective(const Collective& collective, int rank) const 
     seconds = nearest->ranks == group.size ? collective_seconds(*nearest, bytes) : collective_seconds(pieces, bytes);
     cost.evidence = nearest->ranks == group.size ? nearest->provenance.evidence : Evidence::extrapolated;
   } else {
-    // No curve: 85 % of the busiest tier's published bandwidth, and a hop's latency a step.
+    // No curve: a share of the busiest tier's published bandwidth, and a hop's latency a step.
     const double wire = bus_factor(collective.kind, group.size) * bytes;
     for (const Tier tier : {Tier::nvlink, Tier::pcie, Tier::nic, Tier::spine}) {
       const double bandwidth = bandwidth_per_gpu(cluster_, tier).count;
       if (shares->load(tier) > 0 && bandwidth > 0)
-        seconds = std::max(seconds, wire * shares->load(tier) / (0.85 * bandwidth));
+        seconds = std::max(seconds, wire * shares->load(tier) / (share_of_links_without_curve * bandwidth));
     }
     seconds += 8e-6 + steps(collective.kind, group.size) * hop_latency(cluster_, cost.tier).count;
   }

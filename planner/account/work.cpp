@@ -38,6 +38,7 @@ double collective_seconds(const Collective& action, const Group& group, int rank
 Work account_work(const StepProgram& program, const RankProgram& rank, const ClusterSpec& cluster) {
   Work work;
   std::array<double, lane_count> lanes{};
+  std::vector<double> groups(program.groups.size());
   const int example = program.classes.empty() ? 0 : program.classes.front().example_rank;
   for (OpId id = rank.steady_first; id < rank.steady_end; ++id) {
     const Op& op = rank.ops[id];
@@ -60,12 +61,14 @@ Work account_work(const StepProgram& program, const RankProgram& rank, const Clu
           collective_seconds(*collective, program.groups[collective->group], example, cluster) * factor;
       work.communication_bound += Seconds(seconds);
       lane += seconds;
+      groups[collective->group] += seconds;
     } else if (const auto* copy = std::get_if<HostCopy>(&op.action)) {
       const double bandwidth = cluster.host_link.bandwidth.count;
       if (bandwidth > 0) lane += static_cast<double>(copy->size.count) / bandwidth * factor;
     }
   }
   work.lower_bound = Seconds(*std::max_element(lanes.begin(), lanes.end()));
+  for (const double group : groups) work.lower_bound = std::max(work.lower_bound, Seconds(group));
   return work;
 }
 

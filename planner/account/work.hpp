@@ -13,7 +13,8 @@ struct Work {
   std::int64_t launches = 0;
   Seconds compute_bound;        ///< sum over kernels of max(flops / peak, bytes / bandwidth)
   Seconds communication_bound;  ///< busiest communication lane at link bandwidth
-  Seconds lower_bound;          ///< the larger of the lanes' sums
+  /// The largest of the lanes' sums and of the groups': a communicator's kernels run one after another.
+  Seconds lower_bound;
 };
 
 Work account_work(const StepProgram& program, const RankProgram& rank, const ClusterSpec& cluster);

@@ -16,6 +16,7 @@
 
 #include "planner/account/tight.hpp"
 #include "planner/cli/evaluate.hpp"
+#include "planner/cli/fastest_rates.hpp"
 #include "planner/search/short_model.hpp"
 #include "planner/step/build_step.hpp"
 #include "simulator/timeline.hpp"
@@ -93,6 +94,14 @@ Floor floor_of(const StepProgram& program, std::uint16_t micro_batch, const Clus
     const auto* work = std::get_if<HostWork>(&op.action);
     if (work != nullptr && !stands_for.empty() && is_of_each_micro_batch(work->kind))
       host += times * prices.host_work(*work);
+    if (const auto* collective = std::get_if<Collective>(&op.action)) {
+      // An exchange on the stream that computes is the layers' own, too.
+      if (collective->kind != CollectiveKind::all_to_all || op.lane != Lane::compute) continue;
+      const SimTime alone = prices.collective(*collective, program.classes.front().example_rank).time;
+      device += times * alone;
+      sagged += times * alone;
+      continue;
+    }
     const auto* compute = std::get_if<Compute>(&op.action);
     if (compute == nullptr) continue;
     const Kernel& kernel = rank.kernels[compute->kernel];
@@ -339,6 +348,8 @@ Outline step_outline(const Scenario& scenario, bool closely, const Calibration& 
   shortened->few.plan.zero = shortened->more.plan.zero = scenario.plan.zero;
   const int rank = first_rank(scenario);
   StepProgram few = build_step(shortened->few, rank), more = build_step(shortened->more, rank);
+  add_other_ranks(shortened->few, few);
+  add_other_ranks(shortened->more, more);
   const RankProgram &of_few = few.classes.front().program, &of_more = more.classes.front().program;
   const double times = static_cast<double>(shortened->left_out) / static_cast<double>(shortened->apart);
   const LedgerContext context = ledger_context(scenario);
@@ -359,20 +370,6 @@ Outline outline_of(const Scenario& scenario, OutlineOf what, const Calibration& 
                                    : memory_outline(*shortened, scenario, calibration);
 }
 
-/// The highest bus bandwidth of any measured curve over the published bandwidth of its tier; at least 1.
-double fastest_link(const Calibration& calibration, const ClusterSpec& cluster) {
-  double fastest = 1;
-  for (const CollectivePrice& price : calibration.collectives) {
-    const double published = bandwidth_per_gpu(cluster, price.tier).count;
-    if (published <= 0 || price.ranks < 2) continue;
-    constexpr std::int64_t size = std::int64_t{1} << 40;
-    const double sent = wire_bytes(price.kind, Bytes(size), price.ranks) / Bytes(size);
-    for (const CollectivePrice::Piece& piece : price.pieces)
-      fastest = std::max(fastest, piece.bytes_per_s * sent / published);
-  }
-  return fastest;
-}
-
 }  // namespace
 
 Evaluator plan_evaluator(const Calibration& calibration) {
@@ -383,13 +380,7 @@ Evaluator plan_evaluator(const Calibration& calibration) {
 
 SearchOptions search_options(const Calibration& calibration, const ClusterSpec& cluster) {
   SearchOptions options;
-  options.peaks = published_peaks(cluster.device);
-  double& matrix = options.peaks.matrix_flops_per_s;
-  matrix = std::max({matrix, calibration.gemm.flops_per_s, calibration.grouped_gemm.flops_per_s});
-  for (const auto* rates : {&calibration.attention.forward, &calibration.attention.backward})
-    for (const AttentionPrice::Rate& rate : *rates) matrix = std::max(matrix, rate.flops_per_s);
-  options.peaks.fp32_flops_per_s = std::max(options.peaks.fp32_flops_per_s, calibration.gemm.fp32_flops_per_s);
-  options.peaks.link_speedup = fastest_link(calibration, cluster);
+  options.peaks = fastest_rates(calibration, cluster);
   // Spreading the optimizer over more micro-batches raises the share of matrix work, and clocks sag more: by
   // (sag - 1) / (full - from) a unit of that share, so that time still falls as long as that times `from` is below 1.
   const GemmPrice& gemm = calibration.gemm;

@@ -4,26 +4,10 @@
 
 #include <algorithm>
 
-#include "planner/spec/topology.hpp"
+#include "planner/search/held_parameters.hpp"
 
 namespace plimsoll {
 namespace {
-
-using enum MoeImplementation;
-
-bool holds_local_experts(MoeImplementation implementation) {
-  return implementation == native || implementation == autoep || implementation == fused;
-}
-bool is_native(const Plan& plan) { return plan.moe.implementation == native && !plan.moe.num_experts.empty(); }
-
-bool is_expert(Role role) {
-  return role == Role::experts_gate_up || role == Role::experts_down || role == Role::experts_gate_up_bias ||
-         role == Role::experts_down_bias;
-}
-bool is_mlp(Role role) {
-  return role == Role::gate || role == Role::up || role == Role::down || role == Role::gate_bias ||
-         role == Role::up_bias || role == Role::down_bias;
-}
 
 /// Weights that every token is multiplied with.
 bool is_product(Role role) {
@@ -45,12 +29,6 @@ bool is_product(Role role) {
     case Role::shared_down: return true;
     default: return false;
   }
-}
-
-/// Every token's rows reach some expert, and this rank's experts receive as many as it sends.
-bool rows_are_even(const Plan& plan) {
-  const bool stays = plan.moe.implementation == grouped || plan.moe.implementation == loop;
-  return !is_native(plan) && (stays || plan.routing.kind == Routing::Kind::balanced);
 }
 
 struct Held {
@@ -91,10 +69,10 @@ bool is_recomputed(const Plan& plan, std::size_t layer) {
 
 }  // namespace
 
-PeakRates published_peaks(const DeviceSpec& device) { return {device.bf16_flops_per_s, device.fp32_flops_per_s, 1}; }
+PeakRates published_peaks(const DeviceSpec& device) { return {device.bf16_flops_per_s, device.fp32_flops_per_s, {}}; }
 
 PlanBounds::PlanBounds(const ModelSpec& model, const ClusterSpec& cluster, const PeakRates& peaks, const Plan& plan)
-    : sequence_(plan.sequence) {
+    : sequence_(plan.sequence), communication_(model, cluster, peaks.links, plan) {
   bound_states(model, cluster, plan);
   bound_activations(model, plan);
   bound_compute(model, peaks, plan);
@@ -181,16 +159,12 @@ void PlanBounds::bound_exchange(const ModelSpec& model, const ClusterSpec& clust
   for (const LayerSpec& layer : model.layers)
     if (layer.moe) rows += layer.moe->top_k;
   const std::int64_t sent = 4 * rows * model.hidden * size_of(plan.compute_dtype());
-  const auto shares = tier_share(cluster, group_of_rank(plan.expert_parallel, 1, 0), CollectiveKind::all_to_all);
-  if (!shares) return;
-  const double leaving = static_cast<double>(plan.expert_parallel - 1) / plan.expert_parallel;
-  for (int t = 0; t < tier_count; ++t) {
-    const auto tier = static_cast<Tier>(t);
-    const double bandwidth = bandwidth_per_gpu(cluster, tier).count * peaks.link_speedup;
-    if (bandwidth <= 0) continue;
-    const double seconds = static_cast<double>(sent) * leaving * shares->of(tier) / bandwidth;
-    seconds_per_token_ = std::max(seconds_per_token_, seconds);
-  }
+  const double seconds =
+      static_cast<double>(sent) *
+      least_seconds_per_byte(cluster, peaks.links, CollectiveKind::all_to_all, {plan.expert_parallel, 1, 0});
+  // Nothing runs between a layer's rows and its experts; the reference runtime splits them to hide some of it.
+  const bool with_compute = plan.engine == Engine::deepspeed;
+  seconds_per_token_ = with_compute ? seconds_per_token_ + seconds : std::max(seconds_per_token_, seconds);
 }
 
 Bytes PlanBounds::device_memory(std::int64_t micro_batch) const {
@@ -198,7 +172,9 @@ Bytes PlanBounds::device_memory(std::int64_t micro_batch) const {
 }
 
 double PlanBounds::step_seconds(std::int64_t micro_batch, std::int64_t accumulation) const {
-  return seconds_per_token_ * static_cast<double>(micro_batch * sequence_) * static_cast<double>(accumulation);
+  const double layers =
+      seconds_per_token_ * static_cast<double>(micro_batch * sequence_) * static_cast<double>(accumulation);
+  return std::max(layers + communication_.beside_compute(accumulation), communication_.step_seconds(accumulation));
 }
 
 }  // namespace plimsoll

@@ -9,15 +9,18 @@
 //   when backward     the inputs that each layer's products, attention and activation need for their gradients; a layer that
 //   begins            is recomputed keeps its own input (a N h); and the loss in full: logits, log-softmax and its gradient,
 //                     12 N V
-// Time of a step: the larger of
+// Time of a step:
 //   compute           N (2 weights a token passes + attention's causal half) FLOPs, three times, and once more for layers
 //                     that are recomputed, at the device's peak
 //   experts' exchange four all-to-alls of N k h a bytes a layer, over the links that the expert group uses
+//   parameters        what gathers and reductions take (planner/search/communication_bound.hpp)
+// added where they share a stream, else the largest.
 // Sources: DeepSpeed's ZeRO paper (states), PyTorch's derivative rules (what a product keeps), nccl-tests (bytes sent).
 #pragma once
 
 #include <cstdint>
 
+#include "planner/search/communication_bound.hpp"
 #include "planner/spec/scenario.hpp"
 
 namespace plimsoll {
@@ -26,7 +29,7 @@ namespace plimsoll {
 struct PeakRates {
   double matrix_flops_per_s = 0;  ///< of 16-bit types
   double fp32_flops_per_s = 0;
-  double link_speedup = 1;  ///< of a collective over the cluster's published bandwidth, at most
+  LinkPeaks links;
 };
 
 /// The device's published dense peaks.
@@ -53,7 +56,8 @@ class PlanBounds {
 
   std::int64_t sequence_ = 0;
   Bytes states_, host_, bytes_per_token_;
-  double seconds_per_token_ = 0;
+  double seconds_per_token_ = 0;  ///< of the layers
+  CommunicationBound communication_;
 };
 
 }  // namespace plimsoll

@@ -101,6 +101,21 @@ int Round::last_micro_in_memory(const PlanBounds& bounds) const {
   return static_cast<int>(beyond - sizes.begin()) - 1;
 }
 
+/// Seconds per token, of any candidate of the choice up to a micro-batch.
+double Round::least_bound(std::uint32_t choice, int last_micro) const {
+  const Space& space = context_.space;
+  double least = std::numeric_limits<double>::infinity();
+  for (int m = 0; m <= last_micro; ++m) {
+    const auto micro = static_cast<std::uint16_t>(m);
+    const std::int64_t size = space.micro_batches()[micro];
+    for (const std::int64_t accumulation : space.accumulations(space.choices()[choice], size)) {
+      const double step_s = context_.bounds[choice].step_seconds(size, accumulation);
+      least = std::min(least, seconds_per_token(space, {choice, micro, accumulation}, step_s));
+    }
+  }
+  return least;
+}
+
 void Round::open_choices() {
   const Space& space = context_.space;
   const auto& sizes = space.micro_batches();
@@ -129,8 +144,7 @@ void Round::open_choices() {
     Open open;
     open.choice = i;
     open.closed_form_to = last + 1;
-    const CandidateId first{i, 0, 1};
-    open.bound = seconds_per_token(space, first, bounds.step_seconds(sizes.front(), 1));
+    open.bound = least_bound(i, last);
     open.turn = turn_of(open);
     queue_.push(std::move(open));
   }

@@ -105,6 +105,7 @@ class Round {
   using Queue = std::priority_queue<Open, std::vector<Open>, Later>;
 
   void take_known();
+  double least_bound(std::uint32_t choice, int last_micro) const;
   void open_choices();
   void list(Open& open);
   bool refresh(Open& open);

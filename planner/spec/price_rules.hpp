@@ -11,6 +11,9 @@
 
 namespace plimsoll {
 
+/// Of a tier's published bandwidth, where no curve of a collective is known: assumed.
+inline constexpr double share_of_links_without_curve = 0.85;
+
 /// C[m,n] = A[m,k] B[k,n]: t = launch + memset + max(min over tiles of waves (2 tm tn k / (rate e / SMs) + epilogue tm tn)
 /// + share B / traffic rate, B / memory rate), waves = ceil(tiles of the result / SMs), B = bytes of A, B and C.
 /// In fp32, on CUDA cores, t = launch + memset + min(fixed, half a wave of 64 x 64 tiles) + 2 m n k / rate: rows of an expert

@@ -37,6 +37,14 @@ std::vector<std::string> random_sets(std::mt19937& random, bool mixture) {
     const std::string stage = pick<std::string>(random, {"0", "1", "2", "3"});
     sets.push_back("zero.stage=" + stage);
     sets.push_back("precision=" + pick<std::string>(random, {"bf16", "bf16", "fp16", "fp32"}));
+    sets.push_back("zero.overlap_comm=" + pick<std::string>(random, {"true", "false"}));
+    sets.push_back("zero.reduce_scatter=" + pick<std::string>(random, {"true", "true", "false"}));
+    if (stage == "3") {
+      sets.push_back("zero.stage3_max_live_parameters=" + pick<std::string>(random, {"0", "200000", "1000000000"}));
+      sets.push_back("zero.stage3_max_reuse_distance=" + pick<std::string>(random, {"0", "200000", "1000000000"}));
+      sets.push_back("zero.stage3_prefetch_bucket_size=" + pick<std::string>(random, {"0", "100000", "50000000"}));
+      sets.push_back("zero.stage3_param_persistence_threshold=" + pick<std::string>(random, {"0", "100000"}));
+    }
     if (stage != "0") sets.push_back("offload.optimizer=" + pick<std::string>(random, {"none", "none", "cpu"}));
     if (mixture)
       sets.push_back("moe.implementation=" + pick<std::string>(random, {"grouped", "loop", "autoep"}));

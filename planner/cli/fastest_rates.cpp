@@ -1,0 +1,67 @@
+// The rates at which the price rules level off (planner/cli/fastest_rates.hpp).
+#include "planner/cli/fastest_rates.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "planner/spec/price_rules.hpp"
+
+namespace plimsoll {
+namespace {
+
+/// The least factor of a surface is that of one of its places.
+double fastest_by(const Surface& surface) {
+  double least = 0;
+  for (const Surface::Place& place : surface.places) least = std::min(least, place.log_factor);
+  return std::exp(-least);
+}
+
+/// FLOP/s of products.
+double fastest_products(const Calibration& calibration) {
+  double efficiency = 1;
+  for (const GemmPrice::Tile& tile : calibration.gemm.tiles) efficiency = std::max(efficiency, tile.efficiency);
+  return std::max(calibration.gemm.flops_per_s * efficiency * fastest_by(calibration.gemm.surface),
+                  calibration.grouped_gemm.flops_per_s * std::max(1.0, calibration.grouped_gemm.many_factor) *
+                      fastest_by(calibration.grouped_gemm.surface));
+}
+
+/// By how much a curve's bus bandwidth exceeds that of its pieces, where measured points count.
+double above_pieces(const CollectivePrice& price) {
+  double most = 1;
+  for (const auto& [bytes, seconds] : price.points) {
+    const double by_pieces = collective_seconds(price.pieces, bytes);
+    if (seconds > 0 && std::isfinite(by_pieces)) most = std::max(most, by_pieces / seconds);
+  }
+  return most;
+}
+
+/// The highest bus bandwidth of any curve over the published bandwidth of its tier, by kind.
+LinkPeaks fastest_links(const Calibration& calibration, const ClusterSpec& cluster) {
+  LinkPeaks links;
+  links.without_curve = share_of_links_without_curve;
+  for (const CollectivePrice& price : calibration.collectives) {
+    const double published = bandwidth_per_gpu(cluster, price.tier).count;
+    if (published <= 0 || price.ranks < 2) continue;
+    constexpr std::int64_t size = std::int64_t{1} << 40;
+    const double sent = wire_bytes(price.kind, Bytes(size), price.ranks) / Bytes(size);
+    double& fastest = links.by_curve[static_cast<std::size_t>(price.kind)][static_cast<std::size_t>(price.tier)];
+    for (const CollectivePrice::Piece& piece : price.pieces)
+      fastest = std::max(fastest, piece.bytes_per_s * sent / published * above_pieces(price));
+  }
+  return links;
+}
+
+}  // namespace
+
+PeakRates fastest_rates(const Calibration& calibration, const ClusterSpec& cluster) {
+  PeakRates rates;
+  rates.matrix_flops_per_s = fastest_products(calibration);
+  for (const auto* attention : {&calibration.attention.forward, &calibration.attention.backward})
+    for (const AttentionPrice::Rate& rate : *attention)
+      rates.matrix_flops_per_s = std::max(rates.matrix_flops_per_s, rate.flops_per_s);
+  rates.fp32_flops_per_s = calibration.gemm.fp32_flops_per_s;
+  rates.links = fastest_links(calibration, cluster);
+  return rates;
+}
+
+}  // namespace plimsoll

@@ -1,0 +1,60 @@
+// How long do a step's collectives take at least?  Those of one group run one after another, as a communicator's kernels do, so
+// a step is no shorter than the collectives of any one group, each at the most that its links are known to carry.
+//
+// Full sizes of what is sent for the P trained parameters of a mesh (dense ones: all ranks; experts that are held locally: the
+// ranks that hold the same), a bytes an element of the computing type, c of the communicated one:
+//                  in each micro-batch                              once a step
+//   ddp, stage 0                                                    all-reduce c P
+//   stage 1                                                         reduction c P, all-gather a P
+//   stage 2        reduction c P                                    all-gather a P
+//   stage 3        reduction c P, all-gather a P' before the
+//                  forward and a (P" - K) before the backward
+//   fsdp2          all-gather a P, and a P" where resharded         reduction
+// P' leaves out what stage 3 keeps whole, P" also what is outside the layers.  K is what may stay gathered from the forward to the
+// backward: reuse distance, live limit and a prefetch, and the largest layer.
+// DeepSpeed without overlap_comm sends on the stream that computes: there all groups add to the layers' time, as exchanges
+// of experts do with it or without, since nothing runs between a layer's rows and its experts.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "planner/spec/scenario.hpp"
+#include "planner/spec/topology.hpp"
+
+namespace plimsoll {
+
+inline constexpr std::size_t collective_kind_count = 5;
+
+/// What no collective of the evaluator exceeds.
+struct LinkPeaks {
+  /// By kind and farthest tier: bus bandwidth over the tier's published one, where curves are known; 0: none is.
+  std::array<std::array<double, tier_count>, collective_kind_count> by_curve{};
+  double without_curve = 1;  ///< the same share of the busiest tier's bandwidth
+};
+
+/// A collective of full size S takes S times this, at least.
+double least_seconds_per_byte(const ClusterSpec& cluster, const LinkPeaks& peaks, CollectiveKind kind,
+                              const GroupShape& group);
+
+class CommunicationBound {
+ public:
+  CommunicationBound() = default;
+  /// @param plan its micro-batch and accumulation do not matter
+  CommunicationBound(const ModelSpec& model, const ClusterSpec& cluster, const LinkPeaks& peaks, const Plan& plan);
+
+  /// Of the group with most to send.
+  double step_seconds(std::int64_t accumulation) const;
+  /// Of all collectives that run on the stream that computes.
+  double beside_compute(std::int64_t accumulation) const;
+
+ private:
+  struct OfGroup {
+    double each_s = 0, once_s = 0;
+    double of(std::int64_t accumulation) const { return each_s * static_cast<double>(accumulation) + once_s; }
+  };
+  std::array<OfGroup, 2> groups_;  ///< dense, experts
+  bool with_compute_ = false;
+};
+
+}  // namespace plimsoll
