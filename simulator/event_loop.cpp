@@ -80,22 +80,23 @@ void EventLoop::run_host(std::size_t c) {
   ClassState& state = classes_[c];
   const PricedProgram& program = *state.ranks.priced;
   const auto count = static_cast<std::uint32_t>(program.order.size());
-  disturbed_ = true;
+  std::array<bool, lanes_on_device> woken{};  // that had nothing to do
   state.host_waits_for = -1;
   for (; state.at < count; ++state.at) {
     const PricedOp& op = program.of(state.at);
     const double factor = op.by_memory ? state.ranks.memory_factor : state.ranks.host_factor;
-    const auto cost = static_cast<SimTime>(static_cast<double>(op.host) * factor);
+    const SimTime cost = factor == 1 ? op.host : static_cast<SimTime>(static_cast<double>(op.host) * factor);
     if (op.what == PricedOp::What::host_work) {
       state.host_free += cost;
       if (op.noted) note_host(c, op, cost, none);
       continue;
     }
-    LaneState& lane = state.lanes[static_cast<std::size_t>(op.lane)];
+    const auto l = static_cast<std::size_t>(op.lane);
+    LaneState& lane = state.lanes[l];
     const std::uint32_t outstanding = lane.issued - lane.head;
     const bool full = op.what == PricedOp::What::device && outstanding >= depth_;
     if (full || (op.what == PricedOp::What::host_sync && outstanding > 0)) {
-      state.host_waits_for = static_cast<int>(op.lane);
+      state.host_waits_for = static_cast<int>(l);
       break;
     }
     if (op.what == PricedOp::What::host_sync) {
@@ -106,10 +107,13 @@ void EventLoop::run_host(std::size_t c) {
     }
     state.host_free += cost;
     state.instances[state.at] = {state.host_free + latency_, not_ended, state.last_sync};
+    woken[l] = woken[l] || outstanding == 0;
     ++lane.issued;
   }
   for (std::size_t l = 0; l < lanes_on_device; ++l) {
-    if (state.next[l] == never && state.lanes[l].blocked_on == none) refresh(state, l);
+    if (!woken[l]) continue;
+    refresh(state, l);
+    disturbed_ = true;
   }
 }
 

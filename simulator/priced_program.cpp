@@ -59,7 +59,7 @@ class Flattener {
     priced.op = id;
     priced.lane = op.lane;
     if (const auto* compute = std::get_if<Compute>(&op.action)) {
-      price(op, program_.kernels[compute->kernel], priced);
+      price(op, compute->kernel, priced);
     } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
       price(op, *collective, priced);
     } else if (const auto* copy = std::get_if<HostCopy>(&op.action)) {
@@ -85,10 +85,13 @@ class Flattener {
   }
 
   /// Steps launch the same few hundred kernels again and again: each is priced once.
-  struct PricedKernel {
-    Kernel kernel;
+  struct KernelTime {
     SimTime work = -1, sagging = 0;
     double matrix_s = 0;
+  };
+  struct PricedKernel {
+    Kernel kernel;
+    KernelTime time;
   };
   const PricedKernel& price_of(const Kernel& kernel) {
     const auto mixed =
@@ -98,20 +101,22 @@ class Flattener {
         (static_cast<std::uint64_t>(kernel.bytes.count) + static_cast<std::uint64_t>(kernel.k)) * 0xc2b2ae3d27d4eb4fULL;
     PricedKernel& known = kernels_[mixed >> (64U - kernel_slots_log2)];
     const Kernel& k = known.kernel;
-    const bool same = known.work >= 0 && k.kind == kernel.kind && k.elements == kernel.elements && k.m == kernel.m &&
-                      k.n == kernel.n && k.k == kernel.k && k.batch == kernel.batch && k.dtype == kernel.dtype &&
-                      k.bytes == kernel.bytes && k.launches == kernel.launches;
+    const bool same = known.time.work >= 0 && k.kind == kernel.kind && k.elements == kernel.elements &&
+                      k.m == kernel.m && k.n == kernel.n && k.k == kernel.k && k.batch == kernel.batch &&
+                      k.dtype == kernel.dtype && k.bytes == kernel.bytes && k.launches == kernel.launches;
     if (same) return known;
     known.kernel = kernel;
     const SimTime alone = plain_.kernel(kernel);
-    known.work = alone + plain_.kernel_gap() * (kernel.launches - 1);
-    known.sagging = std::max<SimTime>(doubled_.kernel(kernel) - alone, 0);
-    known.matrix_s = plain_.matrix_seconds(kernel);
+    known.time.work = alone + plain_.kernel_gap() * (kernel.launches - 1);
+    known.time.sagging = std::max<SimTime>(doubled_.kernel(kernel) - alone, 0);
+    known.time.matrix_s = plain_.matrix_seconds(kernel);
     return known;
   }
 
-  void price(const Op& op, const Kernel& kernel, PricedOp& priced) {
-    const PricedKernel& known = price_of(kernel);
+  void price(const Op& op, KernelId id, PricedOp& priced) {
+    const Kernel& kernel = program_.kernels[id];
+    KernelTime& known = of_kernel_[id];
+    if (known.work < 0) known = price_of(kernel).time;
     priced.kind = kernel.kind;
     priced.work = known.work;
     priced.sagging = known.sagging;
@@ -208,6 +213,7 @@ class Flattener {
   PricedProgram result_;
   static constexpr unsigned kernel_slots_log2 = 11;
   std::vector<PricedKernel> kernels_ = std::vector<PricedKernel>(std::size_t{1} << kernel_slots_log2);
+  std::vector<KernelTime> of_kernel_ = std::vector<KernelTime>(program_.kernels.size());
   std::vector<std::uint32_t> positions_;  ///< by op of the step: in result_.ops
   std::unordered_map<CollectiveKey, Known, HashOfKey> collectives_;
 };
