@@ -96,7 +96,7 @@ void attention(Grid& grid) {
   for (const std::int64_t head_dim : {128, 64}) {
     for (const std::int64_t length : {2048, 4096, 1024, 8192, 512, 16384}) {
       // Equal work for each length up to the longest; a second batch tells the fixed cost from the rate.
-      const std::int64_t batch = std::max<std::int64_t>(16, 131072 * 2 / length);
+      const std::int64_t batch = std::max<std::int64_t>(16, std::int64_t{131072} * 2 / length);
       const int value = length == 2048 || length == 4096 ? 0 : length < 16384 && length > 512 ? 1 : 2;
       for (const char* direction : {"forward", "backward"}) {
         grid.add(value, "attention", {{"direction", direction}, {"dtype", "bf16"}, {"library", "cudnn"}},
@@ -193,7 +193,7 @@ void pairs(Grid& grid, int world) {
       for (const char* compute : {"gemm_8192_4096_4096", "gemm_8192_8192_2048", "gemm_4096_11008_4096", "attention",
                                   "grouped_gemm", "vectorized", "attention_2048", "attention_backward",
                                   "attention_backward_2048", "grouped_gemm_16_32768_768_2048", "silu", "adamw"}) {
-        const bool usual = compute[0] == 'g' && compute[1] == 'e';
+        const bool usual = std::string_view(compute).starts_with("gemm");
         grid.add(usual ? 1 : 2, "pair", {{"first", compute}, {"second", collective}, {"resident", "second"}}, {}, true);
       }
     }

@@ -93,7 +93,8 @@ int check(const CheckOptions& options) {
                     100 * worst, done.measured, done.seconds, table.text(2)));
   if (cases.size() < all) {
     print(
-        fmt::format("\n{} points were left out: what the calibration says there is of a framework's kernels, not of "
+        fmt::format("\n{} points were left out: what the calibration says there is of a framework's kernels or not "
+                    "measured, not of "
                     "those measured here\n",
                     all - cases.size()));
   }

@@ -34,7 +34,7 @@ class SearchJob : public QObject {
   /// Whose result it is.
   const SearchQuestion& question() const { return question_; }
 
-  /// Stops the running one first, and waits until it has.
+  /// Asks the running one to stop; what it still finds is not heard.
   void start(SearchQuestion question);
   /// The best that has been found so far is the result, soon.
   void cancel();

@@ -12,7 +12,7 @@ struct Work {
   Bytes memory_traffic;  ///< read and written by kernels
   std::int64_t launches = 0;
   Seconds compute_bound;        ///< sum over kernels of max(flops / peak, bytes / bandwidth)
-  Seconds communication_bound;  ///< busiest communication lane at link bandwidth
+  Seconds communication_bound;  ///< sum over collectives at link bandwidth
   /// The largest of the lanes' sums and of the groups': a communicator's kernels run one after another.
   Seconds lower_bound;
 };

@@ -45,8 +45,9 @@ LinkPeaks fastest_links(const Calibration& calibration, const ClusterSpec& clust
     constexpr std::int64_t size = std::int64_t{1} << 40;
     const double sent = wire_bytes(price.kind, Bytes(size), price.ranks) / Bytes(size);
     double& fastest = links.by_curve[static_cast<std::size_t>(price.kind)][static_cast<std::size_t>(price.tier)];
+    const double above = above_pieces(price);
     for (const CollectivePrice::Piece& piece : price.pieces)
-      fastest = std::max(fastest, piece.bytes_per_s * sent / published * above_pieces(price));
+      fastest = std::max(fastest, piece.bytes_per_s * sent / published * above);
   }
   return links;
 }

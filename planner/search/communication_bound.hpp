@@ -9,7 +9,7 @@
 //   stage 2        reduction c P                                    all-gather a P
 //   stage 3        reduction c P, all-gather a P' before the
 //                  forward and a (P" - K) before the backward
-//   fsdp2          all-gather a P, and a P" where resharded         reduction
+//   fsdp2          all-gather a P, and a P" where resharded         (its reduction is left out)
 // P' leaves out what stage 3 keeps whole, P" also what is outside the layers.  K is what may stay gathered from the forward to the
 // backward: reuse distance, live limit and a prefetch, and the largest layer.
 // DeepSpeed without overlap_comm sends on the stream that computes: there all groups add to the layers' time, as exchanges

@@ -149,14 +149,6 @@ void Space::refuse(const std::string& code, const std::string& reason, std::int6
 }
 
 void Space::add(const Choice& choice) {
-  const auto too_long = std::count_if(micro_batches_.begin(), micro_batches_.end(), [&](std::int64_t micro) {
-    return passes(choice, micro) > limits::gradient_accumulation;
-  });
-  if (too_long > 0)
-    refuse("search.accumulation",
-           fmt::format("a step of more than {} micro-batches", format_count(limits::gradient_accumulation)), too_long);
-  const std::int64_t candidates = candidates_of(choice);
-  if (candidates == 0) return;
   const Plan least = plan(choice, micro_batches_.front(), 1);
   // Families that DeepSpeed takes for leaves by itself need not be told.
   if (choice.leaf) {
@@ -164,6 +156,14 @@ void Space::add(const Choice& choice) {
     as_it_is.leaf = false;
     if (plan(as_it_is, micro_batches_.front(), 1).moe.leaf) return;
   }
+  const auto too_long = std::count_if(micro_batches_.begin(), micro_batches_.end(), [&](std::int64_t micro) {
+    return passes(choice, micro) > limits::gradient_accumulation;
+  });
+  if (too_long > 0 && !asked_.plan.states("/gradient_accumulation"))
+    refuse("search.accumulation",
+           fmt::format("a step of more than {} micro-batches", format_count(limits::gradient_accumulation)), too_long);
+  const std::int64_t candidates = candidates_of(choice);
+  if (candidates == 0) return;
   const RuleInput input{least, &asked_.model, &asked_.cluster};
   if (plimsoll::is_legal(input)) {
     size_ += candidates;

@@ -218,9 +218,11 @@ class CalibrationReader {
       rate(entry, "bytes_per_s", price.bytes_per_s);
       price.cached_bytes = entry.number("cached_bytes", 1, 1e12).value_or(0);
       rate(entry, "cached_bytes_per_s", price.cached_bytes_per_s);
-      if ((price.cached_bytes > 0) != (price.cached_bytes_per_s > 0))
-        r.report(Severity::error, member.key.c_str(), "cached",
-                 "/kernels/" + member.key + " needs cached_bytes and cached_bytes_per_s, or neither");
+      const bool cached = price.cached_bytes > 0 || price.cached_bytes_per_s > 0;
+      if (cached && (price.cached_bytes <= 0 || price.cached_bytes_per_s <= 0 || price.bytes_per_s <= 0))
+        r.report(
+            Severity::error, member.key.c_str(), "cached",
+            "/kernels/" + member.key + " needs cached_bytes, cached_bytes_per_s and bytes_per_s, or only the last");
       price.provenance = provenance(entry);
       if (price.fixed_s <= 0 && price.s_per_element <= 0 && price.bytes_per_s <= 0)
         r.report(Severity::error, member.key.c_str(), "empty",

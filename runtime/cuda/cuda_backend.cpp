@@ -22,7 +22,7 @@ void refuse_sizes(const RankProgram& rank) {
     const auto& s = call.sizes;
     switch (call.routine) {
       case Routine::norm:
-        if (s[1] % 8 != 0 || s[1] > 16384) refuse("a hidden size", s[1], "multiples of 8 up to 16384");
+        if (s[1] % 8 != 0 || s[1] > 8192) refuse("a hidden size", s[1], "multiples of 8 up to 8192");
         break;
       case Routine::swiglu:
         if (s[1] % 8 != 0) refuse("an intermediate size", s[1], "multiples of 8");

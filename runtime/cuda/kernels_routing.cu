@@ -29,7 +29,7 @@ __device__ float softmax(const Half* logits, int experts, float (&p)[each]) {
   for (int j = 0; j < each; ++j) sum += expf(p[j] - highest);
   const float lse = highest + logf(lanes_sum(sum));
 #pragma unroll
-  for (int j = 0; j < each; ++j) p[j] = expf(p[j] - lse);
+  for (int j = 0; j < each; ++j) p[j] = fmaxf(expf(p[j] - lse), 0.0F);  // NaN becomes 0, so that a choice is an expert
   return lse;
 }
 

@@ -351,7 +351,7 @@ class PlimsollJob final : public TorchJob {
 
   void optimizer_step() override {
     const Tensor& report = fused_.report;
-    // Each shard's norm waits for its own reduction alone: in the order of the reductions, the last ones run beside them.
+    // Each shard's norm waits for its own reduction alone: in the order of the layers' reductions, the last ones run beside them.
     for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) {
       if (group->layer >= 0) add_to_norm(*group);
     }
