@@ -319,6 +319,13 @@ Validation validate(std::vector<MeasuredTable> tables, const std::string& calibr
       work.emplace_back(&row, &found->second);
     }
   }
+  // What is to be said of a machine is said once; what it lacks is each of its rows' reason.
+  for (auto& [key, machine] : machines) {
+    const auto said = std::stable_partition(machine.diagnostics.begin(), machine.diagnostics.end(),
+                                            [](const Diagnostic& d) { return d.severity == Severity::error; });
+    validation.diagnostics.insert(validation.diagnostics.end(), said, machine.diagnostics.end());
+    machine.diagnostics.erase(said, machine.diagnostics.end());
+  }
   std::vector<Answer> answers(work.size());
   in_parallel(work.size(), [&](std::size_t i) { answers[i] = RowValidation(*work[i].first, *work[i].second).run(); });
   for (Answer& answer : answers) {

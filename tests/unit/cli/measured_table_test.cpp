@@ -177,6 +177,16 @@ TEST(Validate, AFigureThatIsAPowerOf1024AwayIsInAnotherUnitAndNoError) {
   EXPECT_THAT(json["unanswered"][0]["reason"].get<std::string>(), HasSubstr("another unit"));
 }
 
+TEST(Validate, SaysOnceWhatACalibrationLacks) {
+  const TemporaryFile table("[" + row("a", R"({"step_time_s": 0.01})") + "," + row("b", R"({"step_time_s": 0.02})") +
+                            "]");
+  const auto result = run({"validate", table.path(), "--calibration", "h200-datasheet"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  const std::size_t first = result.err.find("warning[calibration.hole]");
+  ASSERT_NE(first, std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("warning[calibration.hole]", first + 1), std::string::npos) << result.err;
+}
+
 TEST(Validate, PrintsMarkdown) {
   const TemporaryFile table("[" + row("a|b", R"({"allocated_peak_bytes": 20000000, "step_time_s": 0.01})") + "]");
   const auto result = run({"validate", table.path(), "--markdown"});

@@ -38,6 +38,9 @@ TEST(ReadCalibration, TimesAndRatesThatCannotBeAreErrorsWithTheirPlaces) {
   expect_error(R"(, "gemm": {"flops_per_s": 0, "tiles": [{"m": 128, "n": 128}]})", "calibration.range");
   expect_error(R"(, "gemm": {"tiles": []})", "calibration.missing");
   expect_error(R"(, "kernels": {"vectorized": {"evidence": "fitted"}})", "calibration.empty");
+  expect_error(
+      R"(, "kernels": {"silu": {"fixed_us": 1, "cached_bytes": 1e6, "cached_bytes_per_s": "4 TB/s", "evidence": "fitted"}})",
+      "calibration.cached");
   expect_error(R"(, "collectives": [{"kind": "all_gather", "tier": "nvlink", "ranks": 2, "pieces": []}])",
                "calibration.missing");
 }
