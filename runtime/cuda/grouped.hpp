@@ -24,7 +24,7 @@ class Grouped {
   ~Grouped();
   Grouped(const Grouped&) = delete;
   Grouped& operator=(const Grouped&) = delete;
-  /// @param counts [sources, experts] on the device, if segment is 0
+  /// @param counts [sources, experts] on the device; null where segment says them
   /// @throws MachineError if a kernel refuses the shape
   void run(const GroupedShape& shape, const int* counts, const Half* a, const Half* b, Half* y, cudaStream_t stream);
 

@@ -144,6 +144,17 @@ void Gradients::interleave(const std::vector<Tensor>& casts, const Tensor& flat)
   }
 }
 
+// A whole reduction's worth at once; where the type is the same already, nothing.
+Tensor Gradients::cast(const Tensor& from, DType dtype, const char* name, const char* op) {
+  if (from.dtype == dtype) return from;
+  Tensor result = trace_.empty(from.shape, dtype, name);
+  const bool up = size_of(dtype) > size_of(from.dtype);
+  trace_.compute(
+      pointwise(up ? KernelKind::upcast : KernelKind::vectorized, dtype, from.numel(), result.bytes() + from.bytes()),
+      {&from}, {&result}, op);
+  return result;
+}
+
 // The ranks' parts of all gradients side by side, each padded to n p; the reduced part comes back in place, or, where sums
 // have another type, as a cast of every gradient's part at once.
 std::vector<Tensor> Gradients::reduce_scatter(const Communicator& communicator) {
@@ -172,16 +183,8 @@ std::vector<Tensor> Gradients::reduce_scatter(const Communicator& communicator) 
   casts.clear();
   std::vector<Tensor> parts;
   for (const Entry& entry : entries_) {
-    const std::int64_t part = parameters_[entry.parameter].part;
-    Tensor reduced = flat.view_as(flat_shape(part));
-    if (const DType sums = target(entry.parameter).partition.dtype; sums != dtype) {
-      reduced = trace_.empty(flat_shape(part), sums, "reduced gradient");
-      const bool up = size_of(sums) > size_of(dtype);
-      trace_.compute(pointwise(up ? KernelKind::upcast : KernelKind::vectorized, sums, part,
-                               reduced.bytes() + Elements(part) * dtype),
-                     {&flat}, {&reduced}, "cast reduced gradient");
-    }
-    parts.push_back(std::move(reduced));
+    const Tensor part = flat.view_as(flat_shape(parameters_[entry.parameter].part));
+    parts.push_back(cast(part, target(entry.parameter).partition.dtype, "reduced gradient", "cast reduced gradient"));
   }
   return parts;
 }
@@ -190,17 +193,8 @@ std::vector<Tensor> Gradients::reduce_scatter(const Communicator& communicator) 
 // multiplied by one into another buffer, and cast as a whole where sums have another type; parts that reach beyond a gradient's end
 // are copied into padded ones.
 std::vector<Tensor> Gradients::all_reduce_bucket(const Communicator& communicator) {
-  const auto cast = [&](const Tensor& from, DType dtype, const char* name) {
-    if (from.dtype == dtype) return from;
-    Tensor result = trace_.empty(from.shape, dtype, name);
-    const bool up = size_of(dtype) > size_of(from.dtype);
-    trace_.compute(
-        pointwise(up ? KernelKind::upcast : KernelKind::vectorized, dtype, elements_, result.bytes() + from.bytes()),
-        {&from}, {&result}, "cast gradients");
-    return result;
-  };
-  Tensor filled =
-      cast(bucket_.view_as(flat_shape(elements_)), plan_.communication_dtype, "gradients in the communication type");
+  Tensor filled = cast(bucket_.view_as(flat_shape(elements_)), plan_.communication_dtype,
+                       "gradients in the communication type", "cast gradients");
   collective(CollectiveKind::all_reduce, communicator, filled);
   if (plan_.world_size > 1) {  // postscaled by a factor of one, out of place
     Tensor scaled = trace_.empty(filled.shape, filled.dtype, "scaled gradients");
@@ -208,7 +202,7 @@ std::vector<Tensor> Gradients::all_reduce_bucket(const Communicator& communicato
                    "scale gradients");
     filled = std::move(scaled);
   }
-  filled = cast(filled, target(entries_.front().parameter).partition.dtype, "reduced gradients");
+  filled = cast(filled, target(entries_.front().parameter).partition.dtype, "reduced gradients", "cast gradients");
   std::vector<Tensor> parts;
   for (const Entry& entry : entries_) {
     const ShardedParameter& sharded = parameters_[entry.parameter];

@@ -52,6 +52,7 @@ class Gradients {
 
   void add_to_bucket(int parameter, Tensor gradient);
   void flush();
+  Tensor cast(const Tensor& from, DType dtype, const char* name, const char* op);
   void interleave(const std::vector<Tensor>& casts, const Tensor& flat);
   std::vector<Tensor> reduce_scatter(const Communicator& communicator);
   std::vector<Tensor> all_reduce_bucket(const Communicator& communicator);
