@@ -25,6 +25,12 @@ constexpr std::size_t most_candidates = 12;
 constexpr double assumption_cost = 2;
 constexpr double preset_cost = 3;
 
+/// What speaks against a tensor that the call with which a traceback ends does not allocate.
+constexpr double wrong_asker_cost = 1;
+/// What a traceback that names a tensor's function is worth: as its last one, or as one around it.
+constexpr double innermost_gain = 1.5;
+constexpr double outer_gain = 0.75;
+
 /// Tokens of a micro-batch that are assumed at most.
 constexpr double most_tokens = 0x1p18;
 
@@ -85,7 +91,10 @@ struct Solution {
 
 class Decoder {
  public:
-  Decoder(const OomMessage& message, const RankProgram* program) : message_(message), program_(program) {}
+  Decoder(const OomMessage& message, const RankProgram* program)
+      : message_(message), asker_(asker_of(message)), program_(program) {
+    if (program != nullptr) note_forward();
+  }
 
   void try_formulas(const KnownSizes& sizes, double extra_cost) {
     for (const OomFormula& formula : oom_formulas()) {
@@ -125,7 +134,7 @@ class Decoder {
       candidate.formula = formula_of(*group.buffer);
       candidate.in_program = {words};
       candidate.remedy = remedy_for(group.buffer->category);
-      add(std::move(candidate), static_cast<double>(group.buffer->size.count), 0, -0.5);
+      add(std::move(candidate), static_cast<double>(group.buffer->size.count), 0, asked_cost(*group.buffer) - 0.5);
     }
   }
 
@@ -151,7 +160,7 @@ class Decoder {
 
   std::vector<OomCandidate> sorted() && {
     for (OomCandidate& candidate : candidates_) {
-      if (program_ != nullptr) candidate.unlikeliness += candidate.in_program.empty() ? 1.0 : -1.0;
+      if (program_ != nullptr) candidate.unlikeliness += candidate.in_program.empty() ? 1.0 : candidate.asked - 1.0;
     }
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [](const OomCandidate& a, const OomCandidate& b) { return a.unlikeliness < b.unlikeliness; });
@@ -160,6 +169,17 @@ class Decoder {
   }
 
  private:
+  void note_forward() {
+    in_forward_.assign(program_->buffers.size(), false);
+    for (const PhaseSpan& phase : program_->phases) {
+      const std::string_view name = phase.name;
+      if (name.size() < 7 || name.substr(name.size() - 7) != "forward") continue;
+      for (OpId op = phase.first; op < phase.end; ++op) {
+        if (const auto* alloc = std::get_if<Alloc>(&program_->ops[op].action)) in_forward_[alloc->buffer] = true;
+      }
+    }
+  }
+
   /// Formulas that say the same as another one under these sizes.
   static bool is_repeated(const OomFormula& formula, const KnownSizes& sizes) {
     if (formula.kind == TensorKind::shard && sizes[Letter::N] == 1.0) return true;
@@ -216,10 +236,19 @@ class Decoder {
     candidate.assumed = std::move(assumed);
     const double tolerance = power_of(stated, Letter::P) != 0 ? sizes.parameters_tolerance : 0;
     cost += formula.prior + against(formula, sizes);
-    if (message_.has(formula.hint)) cost -= 1.5;
+    if (!asks_for(asker_, formula.kind)) cost += wrong_asker_cost;
+    // The call that the traceback ends with asked; those around it tell where the step was.
+    if (message_.innermost == formula.hint) {
+      cost -= innermost_gain;
+    } else if (message_.has(formula.hint) || (formula.kind == TensorKind::logits && names_logits())) {
+      cost -= outer_gain;
+    }
     kinds_[formula.tensor] = formula.kind;
     add(std::move(candidate), value_of(stated, sizes), tolerance, cost);
   }
+
+  /// The head's product and the loss: either name speaks for logits of both types.
+  bool names_logits() const { return message_.has(Hint::head) || message_.has(Hint::logits); }
 
   /// T = b S where the sequence is known and the batch is not.
   static void spell_out_tokens(OomFormula& formula, const KnownSizes& sizes) {
@@ -289,6 +318,14 @@ class Decoder {
     if (!known) candidates_.push_back(std::move(candidate));
   }
 
+  /// Who asked tells for a buffer of the program, or against it.
+  double asked_cost(const BufferDecl& buffer) const {
+    if (asker_ == Asker::unknown || buffer.category == Category::temporaries) return 0;
+    const bool then = asker_ != Asker::layer || message_.has(Hint::backward) ||
+                      in_forward_[static_cast<std::size_t>(&buffer - program_->buffers.data())];
+    return then && asks_for(asker_, buffer.category) ? -outer_gain : wrong_asker_cost;
+  }
+
   /// Notes a buffer of the program with the formulas that explain it.
   bool attach(const BufferDecl& buffer, const std::string& words) {
     bool any = false;
@@ -296,6 +333,8 @@ class Decoder {
       const auto kind = kinds_.find(candidate.tensor);
       if (kind == kinds_.end() || std::abs(candidate.bytes.count - buffer.size.count) > 512) continue;
       if (!may_be(kind->second, buffer.category)) continue;
+      const double cost = asked_cost(buffer);
+      candidate.asked = candidate.in_program.empty() ? cost : std::min(candidate.asked, cost);
       candidate.in_program.push_back(words);
       any = true;
     }
@@ -303,7 +342,9 @@ class Decoder {
   }
 
   const OomMessage& message_;
+  Asker asker_;
   const RankProgram* program_;
+  std::vector<bool> in_forward_;  ///< by buffer: a forward of the program allocates it
   std::map<std::string, TensorKind> kinds_;
   std::vector<OomCandidate> candidates_;
 };

@@ -3,8 +3,9 @@
 //
 // A size matches if it lies within half a unit of the last printed digit, or if the segment that PyTorch's allocator would
 // take for it does: that is what "Tried to allocate" prints (2 MiB up to 1 MiB, 20 MiB up to 10 MiB, else whole 2 MiB).
-// Likelier are tensors that the program has, whose function the traceback names, that the stage and the offload call for, and
-// that nothing had to be assumed for.
+// Likelier are tensors that the program has, whose function the traceback names (most, if it names it last), that the stage
+// and the offload call for, and that nothing had to be assumed for.  A traceback ends with the call that asked: a layer
+// takes no bucket, a gather no activation, and a forward nothing that only backward allocates.
 #pragma once
 
 #include <string>
@@ -24,6 +25,7 @@ struct OomCandidate {
   std::string remedy;
   std::vector<std::string> assumed;     ///< "T = 4096 tokens", "sizes of llama-3.1-8b"
   std::vector<std::string> in_program;  ///< buffers of the program that have this size
+  double asked = 0;                     ///< what who asked says of the likeliest of them
   double unlikeliness = 0;              ///< orders the candidates
 };
 

@@ -58,14 +58,14 @@ const std::vector<OomFormula>& oom_formulas() {
       {"FP32 shard of the embedding or output head", 4, {L::V, L::h}, {L::N}, K::shard, 0.9, Hint::embedding, shard_more},
       // Loss
       {"FP32 logits (or their softmax, or its gradient)", 4, {L::T, L::V}, {}, K::logits, 0.0, Hint::logits, logits_less},
-      {"16-bit logits (or their gradient)", 2, {L::T, L::V}, {}, K::logits, 0.3, Hint::logits, logits_less},
+      {"16-bit logits (or their gradient)", 2, {L::T, L::V}, {}, K::logits, 0.3, Hint::head, logits_less},
       // Attention
       {"FP32 attention scores of one layer", 4, {L::b, L::A, L::S, L::S}, {}, K::attention, 0.2, Hint::attention,
        attention_less},
       {"16-bit attention scores of one layer", 2, {L::b, L::A, L::S, L::S}, {}, K::attention, 0.3, Hint::attention,
        attention_less},
-      {"attention mask, 16-bit", 2, {L::b, L::S, L::S}, {}, K::attention, 0.8, Hint::attention, attention_less},
-      {"attention mask, FP32", 4, {L::b, L::S, L::S}, {}, K::attention, 0.9, Hint::attention, attention_less},
+      {"attention mask, 16-bit", 2, {L::b, L::S, L::S}, {}, K::attention, 0.8, Hint::mask, attention_less},
+      {"attention mask, FP32", 4, {L::b, L::S, L::S}, {}, K::attention, 0.9, Hint::mask, attention_less},
       // Experts
       {"one layer's fused gate+up expert tensor, gathered", 4, {L::E, L::F, L::h}, {}, K::gathered, 0.1, Hint::experts,
        experts_less},
@@ -97,15 +97,27 @@ const std::vector<OomFormula>& oom_formulas() {
       {"16-bit dispatch mask of a native MoE layer (tokens x experts x capacity)", 2, {L::T, L::T, L::k}, {},
        K::activation, 0.6, Hint::experts, masks_less},
       // Layers
-      {"one MLP weight, gathered", 2, {L::h, L::I}, {}, K::gathered, 0.6, Hint::mlp, gather_less},
+      {"one MLP weight in 16 bit, gathered or autocast's copy", 2, {L::h, L::I}, {}, K::gathered, 0.6, Hint::mlp, gather_less},
       {"FP32 MLP weight (gradient, master copy or moment)", 4, {L::h, L::I}, {}, K::whole, 0.8, Hint::mlp, shard_more},
+      {"query or output projection in 16 bit, gathered or autocast's copy", 2, {L::h, L::q}, {}, K::gathered, 0.7, Hint::projection, gather_less},
+      {"FP32 query or output projection (gradient, master copy, moment or a clone)", 4, {L::h, L::q}, {}, K::whole, 0.8,
+       Hint::projection, shard_more},
+      {"key or value projection in 16 bit, gathered or autocast's copy", 2, {L::h, L::kv}, {}, K::gathered, 0.8, Hint::projection, gather_less},
+      {"FP32 key or value projection (gradient, master copy, moment or a clone)", 4, {L::h, L::kv}, {}, K::whole, 0.9,
+       Hint::projection, shard_more},
+      {"fused query, key and value projection in 16 bit, gathered or autocast's copy", 2, {L::h, L::J}, {}, K::gathered, 0.8, Hint::projection,
+       gather_less},
+      {"FP32 fused query, key and value projection (gradient, master copy, moment or a clone)", 4, {L::h, L::J}, {},
+       K::whole, 0.9, Hint::projection, shard_more},
+      {"queries, keys and values of one layer, fused", 2, {L::T, L::J}, {}, K::activation, 0.9, Hint::projection,
+       batch_less},
       {"one decoder layer, gathered", 2, {L::W}, {}, K::gathered, 0.5, Hint::gather, gather_less},
       {"one decoder layer's FP32 weights or gradients", 4, {L::W}, {}, K::gathered, 0.6, Hint::reduce, gather_less},
       {"MLP activation of one layer", 2, {L::T, L::I}, {}, K::activation, 0.4, Hint::mlp, batch_less},
       {"MLP activation of one layer, FP32", 4, {L::T, L::I}, {}, K::activation, 0.7, Hint::mlp, batch_less},
       {"hidden states", 2, {L::T, L::h}, {}, K::activation, 0.6, Hint::mlp, batch_less},
-      {"hidden states, FP32", 4, {L::T, L::h}, {}, K::activation, 0.7, Hint::mlp, batch_less},
-      {"queries of one layer", 2, {L::T, L::A, L::d}, {}, K::activation, 0.9, Hint::attention, batch_less},
+      {"hidden states, FP32", 4, {L::T, L::h}, {}, K::activation, 0.7, Hint::norm, batch_less},
+      {"queries of one layer", 2, {L::T, L::q}, {}, K::activation, 0.9, Hint::heads, batch_less},
   };
   // clang-format on
   return formulas;

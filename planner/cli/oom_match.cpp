@@ -69,6 +69,57 @@ bool may_be(TensorKind kind, Category category) {
   return false;
 }
 
+Asker asker_of(const OomMessage& message) {
+  if (!message.innermost) return Asker::unknown;
+  switch (*message.innermost) {
+    case Hint::head:
+    case Hint::logits:
+    case Hint::attention:
+    case Hint::heads:
+    case Hint::mask:
+    case Hint::experts:
+    case Hint::mlp:
+    case Hint::projection:
+    case Hint::norm: return Asker::layer;
+    case Hint::flatten:
+    case Hint::gather:
+    case Hint::reduce: return Asker::exchange;
+    case Hint::optimizer:
+    case Hint::state_dict:
+    case Hint::loading: return Asker::states;
+    case Hint::backward: return Asker::backward;
+    case Hint::embedding: return Asker::unknown;  // its construction, or its rows
+  }
+  return Asker::unknown;
+}
+
+bool asks_for(Asker asker, TensorKind kind) {
+  const bool of_layers = kind == TensorKind::logits || kind == TensorKind::attention || kind == TensorKind::activation;
+  switch (asker) {
+    case Asker::unknown: return true;
+    case Asker::layer:
+    case Asker::backward: return of_layers || kind == TensorKind::whole;
+    case Asker::exchange: return !of_layers;
+    case Asker::states: return !of_layers;
+  }
+  return true;
+}
+
+bool asks_for(Asker asker, Category category) {
+  const bool of_layers = category == Category::activations || category == Category::expert_buffers ||
+                         category == Category::logits_and_loss;
+  const bool of_exchange = category == Category::gathered_parameters || category == Category::communication_buckets;
+  if (category == Category::temporaries || category == Category::workspace) return true;
+  switch (asker) {
+    case Asker::unknown: return true;
+    case Asker::layer: return of_layers || category == Category::parameters;  // autocast's copies of weights
+    case Asker::backward: return of_layers || category == Category::gradients;
+    case Asker::exchange: return of_exchange || category == Category::gradients || category == Category::parameters;
+    case Asker::states: return !of_layers && !of_exchange;
+  }
+  return true;
+}
+
 std::string remedy_for(Category category) {
   switch (category) {
     case Category::parameters: return "zero.stage=3, or a larger expert_parallel";

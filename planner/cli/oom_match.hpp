@@ -24,6 +24,15 @@ double segment_for(double bytes);
 /// May a tensor of that kind be in that category of the ledger?
 bool may_be(TensorKind kind, Category category);
 
+/// Who allocates at the call that a traceback ends with: a layer its activations, an exchange what is gathered and reduced,
+/// an optimizer or a checkpoint states; below autograd's engine, which calls C++ alone, are gradients and layers' tensors.
+enum class Asker : std::uint8_t { unknown, layer, backward, exchange, states };
+Asker asker_of(const OomMessage& message);
+
+/// May that asker allocate a tensor of that kind, or of that category?
+bool asks_for(Asker asker, TensorKind kind);
+bool asks_for(Asker asker, Category category);
+
 /// What makes tensors of a category smaller.
 std::string remedy_for(Category category);
 

@@ -172,8 +172,9 @@ struct HintWord {
   std::string_view word;
   Hint hint;
 };
-constexpr std::array<HintWord, 44> hint_words = {{
-    {"lm_head", Hint::logits},
+constexpr std::array<HintWord, 73> hint_words = {{
+    {"lm_head", Hint::head},
+    {"embed_out", Hint::head},
     {"cross_entropy", Hint::logits},
     {"logits", Hint::logits},
     {"log_softmax", Hint::logits},
@@ -184,6 +185,13 @@ constexpr std::array<HintWord, 44> hint_words = {{
     {"attention_scores", Hint::attention},
     {"softmax(attn", Hint::attention},
     {"baddbmm", Hint::attention},
+    {"scaled_dot_product", Hint::heads},
+    {"repeat_kv", Hint::heads},
+    {"rotary", Hint::heads},
+    {"rotate_half", Hint::heads},
+    {"causal_mask", Hint::mask},
+    {"attention_mask", Hint::mask},
+    {"eager_mask", Hint::mask},
     {"exp_avg", Hint::optimizer},
     {"initialize_optimizer_states", Hint::optimizer},
     {"optimizer.step", Hint::optimizer},
@@ -194,6 +202,8 @@ constexpr std::array<HintWord, 44> hint_words = {{
     {"master_weight", Hint::optimizer},
     {"adamw.py", Hint::optimizer},
     {"unscale_and_clip", Hint::optimizer},
+    {"sub_group", Hint::optimizer},
+    {"weights_partition", Hint::optimizer},
     {"flatten_dense_tensors", Hint::flatten},
     {"_flatten_dense", Hint::flatten},
     {"flatten_copy", Hint::flatten},
@@ -206,17 +216,36 @@ constexpr std::array<HintWord, 44> hint_words = {{
     {"ipg_buc", Hint::reduce},
     {"average_tensor", Hint::reduce},
     {"allreduce_bucket", Hint::reduce},
+    {"foreach_reduce", Hint::reduce},
     {"experts", Hint::experts},
     {"moe_layer", Hint::experts},
     {"sharded_moe", Hint::experts},
     {"grouped_mm", Hint::experts},
+    {"grouped_linear", Hint::experts},
+    {"gate_up_proj", Hint::experts},
     {"gate_proj", Hint::mlp},
     {"up_proj", Hint::mlp},
     {"down_proj", Hint::mlp},
+    {"q_proj", Hint::projection},
+    {"k_proj", Hint::projection},
+    {"v_proj", Hint::projection},
+    {"o_proj", Hint::projection},
+    {"qkv_proj", Hint::projection},
+    {"query_key_value", Hint::projection},
+    {"c_attn", Hint::projection},
+    {"wqkv", Hint::projection},
+    {"rmsnorm", Hint::norm},
+    {"rms_norm", Hint::norm},
+    {"layernorm", Hint::norm},
+    {"layer_norm", Hint::norm},
     {"embed_tokens", Hint::embedding},
     {"embedding(", Hint::embedding},
+    {"_engine_run_backward", Hint::backward},
+    {"run_backward", Hint::backward},
+    {"state_dict", Hint::state_dict},
     {"safetensors", Hint::loading},
     {"load_state_dict", Hint::loading},
+    {"from_pretrained", Hint::loading},
 }};
 
 /// A message tells of the device or of the host.
@@ -232,6 +261,22 @@ bool prints_segments(std::string_view text) {
   static constexpr std::array<std::string_view, 4> words = {"resource_exhausted", "mps backend", "paddle", "cupy"};
   return std::none_of(words.begin(), words.end(),
                       [&](std::string_view word) { return text.find(word) != std::string_view::npos; });
+}
+
+/// Every hint, and the one that ends last before the size; of two that end together the longer word is the surer.
+/// @param size where in the text the size stands
+void take_hints(std::string_view text, std::size_t size, OomMessage& message) {
+  std::pair<std::size_t, std::size_t> last = {0, 0};
+  for (const HintWord& word : hint_words) {
+    if (text.find(word.word) == std::string_view::npos) continue;
+    if (!message.has(word.hint)) message.hints.push_back(word.hint);
+    const std::size_t at = text.rfind(word.word, size);
+    if (at == std::string_view::npos) continue;
+    const std::pair<std::size_t, std::size_t> end = {at + word.word.size(), word.word.size()};
+    if (end <= last) continue;
+    last = end;
+    message.innermost = word.hint;
+  }
 }
 
 std::optional<PrintedSize> find_request(std::string_view text, std::string_view original) {
@@ -279,9 +324,7 @@ Result<OomMessage> read_oom_message(const std::shared_ptr<const SourceFile>& fil
   }
   message.on_host = tells_of_host(text);
   message.whole_segments = !message.on_host && prints_segments(text) && request->bytes >= mebi;
-  for (const HintWord& word : hint_words) {
-    if (text.find(word.word) != std::string::npos && !message.has(word.hint)) message.hints.push_back(word.hint);
-  }
+  take_hints(text, text.find(lowered(request->text)), message);
   return message;
 }
 

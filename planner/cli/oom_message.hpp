@@ -25,16 +25,23 @@ struct PrintedSize {
 
 /// What the lines around the message tell about who asked (names of functions in a traceback).
 enum class Hint : std::uint8_t {
-  logits,     ///< lm_head, cross_entropy, log_softmax
+  head,       ///< the output head's product
+  logits,     ///< cross_entropy, log_softmax
   attention,  ///< eager attention, softmax of scores
+  heads,      ///< queries, keys, values: rotation, repetition, fused attention
+  mask,
   optimizer,  ///< states, masters, a step
   flatten,    ///< flattening of parameters
   gather,     ///< all-gather
   reduce,     ///< reduce-scatter, buckets
   experts,    ///< MoE layers
   mlp,
+  projection,  ///< q_proj, query_key_value, c_attn
+  norm,
   embedding,
-  loading,  ///< checkpoints, safetensors
+  backward,    ///< autograd's engine, which calls C++ alone
+  state_dict,  ///< copies of named weights
+  loading,     ///< checkpoints, safetensors
 };
 
 struct OomMessage {
@@ -43,6 +50,8 @@ struct OomMessage {
   bool on_host = false;        ///< an allocator of the CPU: sizes are exact, pinned ones powers of two
   bool whole_segments = true;  ///< the size is that of a new segment of PyTorch's pool
   std::vector<Hint> hints;
+  /// The hint that is named last: a traceback ends with the call that asked.
+  std::optional<Hint> innermost;
 
   bool has(Hint hint) const;
 };

@@ -43,7 +43,9 @@ const std::map<std::string_view, Letter>& config_keys() {
       {"n_head", Letter::A},
       {"num_heads", Letter::A},
       {"num_key_value_heads", Letter::K},
+      {"num_kv_heads", Letter::K},
       {"head_dim", Letter::d},
+      {"d_kv", Letter::d},
   };
   return keys;
 }
@@ -126,6 +128,7 @@ void take_config(const Node& config, KnownSizes& sizes) {
   if (!config.is_object()) return;
   for (const Node::Member& member : config.members()) {
     const auto known = config_keys().find(member.key);
+    if (member.key == "kv_lora_rank" && member.value->is_number()) sizes.latent_attention = true;
     if (known != config_keys().end() && member.value->is_number() && member.value->as_double() > 0) {
       sizes.set(known->second, member.value->as_double());
     } else if (member.value->is_object()) {
@@ -194,14 +197,21 @@ void derive(KnownSizes& sizes, double ranks, double expert_parallel, double tens
   if (!sizes[Letter::d] && sizes[Letter::h] && sizes[Letter::A])
     sizes.set(Letter::d, std::floor(*sizes[Letter::h] / *sizes[Letter::A]));
   if (!sizes[Letter::K] && sizes[Letter::A]) sizes.set(Letter::K, *sizes[Letter::A]);
+  if (sizes[Letter::A] && sizes[Letter::K] && sizes[Letter::d] && !sizes.latent_attention) {
+    const double head = *sizes[Letter::d];
+    sizes.set(Letter::q, *sizes[Letter::A] * head);
+    sizes.set(Letter::kv, *sizes[Letter::K] * head);
+    sizes.set(Letter::J, (*sizes[Letter::A] + 2 * *sizes[Letter::K]) * head);
+  }
   if (sizes[Letter::b] && sizes[Letter::S]) sizes.set(Letter::T, *sizes[Letter::b] * *sizes[Letter::S]);
 }
 
 }  // namespace
 
 const char* name_of(Letter letter) {
-  static constexpr std::array<const char*, letter_count> names = {
-      "P", "N", "V", "h", "I", "F", "E", "El", "k", "Lm", "A", "K", "d", "b", "S", "T", "B", "G", "Q", "U", "W"};
+  static constexpr std::array<const char*, letter_count> names = {"P", "N",  "V", "h", "I", "F", "E",  "El",
+                                                                  "k", "Lm", "A", "K", "d", "b", "S",  "T",
+                                                                  "B", "G",  "Q", "U", "W", "q", "kv", "(A+2K)d"};
   return names[static_cast<std::size_t>(letter)];
 }
 
@@ -214,6 +224,7 @@ void take_model(const ModelSpec& model, KnownSizes& sizes) {
   take(Letter::h, model.hidden);
   std::int64_t moe_layers = 0;
   for (const LayerSpec& layer : model.layers) {
+    if (layer.attention.kind == AttentionSpec::Kind::latent) sizes.latent_attention = true;
     take(Letter::A, layer.attention.q_heads);
     take(Letter::K, layer.attention.kv_heads);
     take(Letter::d, layer.attention.head_dim);

@@ -34,8 +34,11 @@ enum class Letter : std::uint8_t {
   Q,   ///< stage3_prefetch_bucket_size
   U,   ///< sub_group_size
   W,   ///< parameters of one decoder layer
+  q,   ///< width of all queries: A * d
+  kv,  ///< width of all keys: K * d
+  J,   ///< width of a fused query, key and value projection: (A + 2 K) d
 };
-inline constexpr int letter_count = static_cast<int>(Letter::W) + 1;
+inline constexpr int letter_count = static_cast<int>(Letter::J) + 1;
 const char* name_of(Letter letter);
 
 struct KnownSizes {
@@ -46,6 +49,7 @@ struct KnownSizes {
   std::optional<int> stage;
   std::optional<bool> offload_optimizer, lora;
   std::optional<std::string> attention;
+  bool latent_attention = false;  ///< low-rank projections: heads do not give their widths
 
   std::optional<double> operator[](Letter letter) const { return values[static_cast<std::size_t>(letter)]; }
   void set(Letter letter, double value) { values[static_cast<std::size_t>(letter)] = value; }
