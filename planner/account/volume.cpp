@@ -1,10 +1,11 @@
 // Sums the steady step's collectives and copies by row (planner/account/volume.hpp).
 #include "planner/account/volume.hpp"
 
-#include <algorithm>
 #include <map>
 #include <optional>
 #include <tuple>
+#include <unordered_map>
+#include <utility>
 
 namespace plimsoll {
 
@@ -54,12 +55,32 @@ std::int64_t times(const RankProgram& rank, OpId op) {
   return 1;
 }
 
+/// Calls that differ in nothing that a row tells: a step has thousands of them, and few that differ.
+struct Calls {
+  bool is_copy = false;
+  bool to_device = false;  ///< of a copy
+  CollectiveKind kind{};
+  GroupId group = 0;
+  DType dtype = DType::int8;
+  const char* phase = "";  ///< of PhaseOfOp: equal phases are one literal
+  Bytes size;
+  bool operator==(const Calls&) const = default;
+};
+struct HashOfCalls {
+  std::size_t operator()(const Calls& calls) const {
+    const auto small = static_cast<std::uint64_t>(calls.kind) << 16 | calls.group;
+    return static_cast<std::size_t>((static_cast<std::uint64_t>(calls.size.count) ^ small << 40) *
+                                    0x9e3779b97f4a7c15ULL) ^
+           std::hash<const char*>{}(calls.phase);
+  }
+};
+
 /// Splits a collective's wire bytes over the tiers; the last tier takes the rounding, so that the sum is exact.
-void add_collective(Rows& rows, const Collective& action, const Group& group, const char* phase, std::int64_t calls,
-                    int rank, const ClusterSpec& cluster) {
+void add_collective(Rows& rows, const Calls& met, const Group& group, std::int64_t calls, int rank,
+                    const ClusterSpec& cluster) {
   if (group.size <= 1) return;
-  const Bytes wire = wire_bytes(action.kind, action.full_size, group.size);
-  const auto shares = tier_share(cluster, group_of_rank(group.size, group.stride, rank), action.kind);
+  const Bytes wire = wire_bytes(met.kind, met.size, group.size);
+  const auto shares = tier_share(cluster, group_of_rank(group.size, group.stride, rank), met.kind);
   if (!shares) return;  // an unreachable group is reported when the scenario is checked
   Bytes left = wire;
   int last = 0;
@@ -72,26 +93,45 @@ void add_collective(Rows& rows, const Collective& action, const Group& group, co
     const Bytes part =
         t == last ? left : Bytes(static_cast<std::int64_t>(share * static_cast<double>(wire.count) + 0.5));
     left -= part;
-    rows.add({name_of(action.kind), group.name, phase, static_cast<Tier>(t), action.dtype, calls, action.full_size,
-              part * calls});
+    rows.add(
+        {name_of(met.kind), group.name, met.phase, static_cast<Tier>(t), met.dtype, calls, met.size, part * calls});
   }
 }
 
 }  // namespace
 
 CommVolume account_volume(const StepProgram& program, const RankProgram& rank, const ClusterSpec& cluster) {
-  Rows rows;
+  std::vector<std::pair<Calls, std::int64_t>> all;  // in order of their first
+  std::unordered_map<Calls, std::size_t, HashOfCalls> index;
   PhaseOfOp phase_of;
-  const int example = program.classes.empty() ? 0 : program.classes.front().example_rank;
   for (OpId id = rank.steady_first; id < rank.steady_end; ++id) {
     const Op& op = rank.ops[id];
-    const char* phase = phase_of(op);
+    Calls met;
+    met.phase = phase_of(op);
     if (const auto* collective = std::get_if<Collective>(&op.action)) {
-      add_collective(rows, *collective, program.groups[collective->group], phase, times(rank, id), example, cluster);
+      met.kind = collective->kind;
+      met.group = collective->group;
+      met.dtype = collective->dtype;
+      met.size = collective->full_size;
     } else if (const auto* copy = std::get_if<HostCopy>(&op.action)) {
-      const std::int64_t calls = times(rank, id);
-      rows.add({copy->to_device ? "host_to_device" : "device_to_host", "host", phase, Tier::host, DType::int8, calls,
-                copy->size, copy->size * calls});
+      met.is_copy = true;
+      met.to_device = copy->to_device;
+      met.size = copy->size;
+    } else {
+      continue;
+    }
+    const auto [found, is_new] = index.try_emplace(met, all.size());
+    if (is_new) all.emplace_back(met, 0);
+    all[found->second].second += times(rank, id);
+  }
+  Rows rows;
+  const int example = program.classes.empty() ? 0 : program.classes.front().example_rank;
+  for (const auto& [met, calls] : all) {
+    if (met.is_copy) {
+      rows.add({met.to_device ? "host_to_device" : "device_to_host", "host", met.phase, Tier::host, met.dtype, calls,
+                met.size, met.size * calls});
+    } else {
+      add_collective(rows, met, program.groups[met.group], calls, example, cluster);
     }
   }
   CommVolume volume;

@@ -75,8 +75,8 @@ NodeRef Autograd::make_node(std::initializer_list<const Variable*> inputs) {
   node->category = trace.category;
   node->compiled = trace.compiled;
   for (const Variable* variable : inputs) {
+    node->input_node(node->inputs) = variable->grad_fn;
     GraphNode::Input& input = node->input(node->inputs++);
-    input.node = variable->grad_fn;
     input.shape = variable->shape;
     input.output = variable->output_index;
     input.dtype = variable->dtype;
@@ -177,7 +177,7 @@ void Autograd::count_dependencies(GraphNode* root) {
     GraphNode* node = to_count_.back();
     to_count_.pop_back();
     for (std::size_t i = 0; i < node->inputs; ++i) {
-      GraphNode* next = node->input(i).node.get();
+      GraphNode* next = node->input_node(i).get();
       if (!next) continue;
       if (next->visit != visit_) {
         next->visit = visit_;
@@ -212,33 +212,35 @@ void Autograd::backward(Variable loss) {
 }
 
 void Autograd::run(GraphNode& node) {
+  for (std::size_t i = 0; i < node.inputs; ++i) {
+    if (node.input_node(i)) node.input_node(i)->prefetch();
+  }
   Scoped layer(trace.layer, node.layer);
   Scoped category(trace.category, node.category);
   for (auto& hook : node.pre_hooks) hook();
   Scoped compiled(trace.compiled, node.compiled);
-  BackwardCall call{trace, node};
+  BackwardCall call{trace, node, {node}, results_};
   for (std::size_t i = 0; i < node.saved_count; ++i) node.saved(i).unpack();
   node.backward(call);
   for (std::size_t i = 0; i < node.inputs; ++i) {
-    if (!node.input(i).node) call.out[i] = {};  // a kernel made it beside those that are wanted
+    if (!node.input_node(i)) results_[i].reset();  // a kernel made it beside those that are wanted
   }
   for (std::size_t i = node.saved_count; i-- > 0;) node.saved(i).pack();
   for (std::size_t i = 0; i < node.inputs; ++i) {
-    if (call.out[i]) fit_to_input(call.out[i], node.input(i).shape, node.input(i).dtype);
+    if (results_[i]) fit_to_input(results_[i], node.input(i).shape, node.input(i).dtype);
   }
-  for (std::size_t i = 0; i < GraphNode::most_outputs && node.has_incoming(i); ++i) node.incoming(i) = {};
+  for (std::size_t i = 0; i < GraphNode::most_outputs && node.has_incoming(i); ++i) node.incoming(i).reset();
   for (std::size_t i = 0; i < node.saved_count; ++i) node.saved(i).reset();
   for (std::size_t i = 0; i < node.inputs; ++i) {
-    if (node.input(i).node) hand_on(node.input(i), std::move(call.out[i]));
+    if (node.input_node(i)) hand_on(std::move(node.input_node(i)), node.input(i).output, std::move(results_[i]));
   }
+  for (std::size_t i = results_.size(); i-- > 0;) results_[i].reset();
 }
 
 // Gives a gradient to the node that made the input, and lets go of that node.
-void Autograd::hand_on(GraphNode::Input& input, Tensor grad) {
-  GraphNode& next = *input.node;
-  if (grad) accumulate(next.incoming(input.output), std::move(grad));
-  NodeRef node = std::move(input.node);
-  if (--next.dependencies > 0) return;
+void Autograd::hand_on(NodeRef node, std::size_t output, Tensor grad) {
+  if (grad) accumulate(node->incoming(output), std::move(grad));
+  if (--node->dependencies > 0) return;
   ready_.push_back(std::move(node));
   std::push_heap(ready_.begin(), ready_.end(), runs_later);
 }

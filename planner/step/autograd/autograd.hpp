@@ -103,15 +103,16 @@ class Autograd {
   NodeRef make_node(std::initializer_list<const Variable*> inputs);
   void count_dependencies(GraphNode* root);
   void run(GraphNode& node);
-  void hand_on(GraphNode::Input& input, Tensor grad);
+  void hand_on(NodeRef node, std::size_t output, Tensor grad);
   void accumulate(Tensor& old, Tensor grad);
   void fit_to_input(Tensor& grad, const Shape& shape, DType dtype);
 
   std::array<Tensor, 2> gemm_workspaces_;  // of the forward's and of autograd's thread
   std::uint64_t sequence_ = 0;
-  std::uint64_t visit_ = 0;
+  std::uint32_t visit_ = 0;
   std::vector<NodeRef> ready_;  // a heap by sequence
   std::vector<GraphNode*> to_count_;
+  std::array<Tensor, GraphNode::most_inputs> results_;  // of the node that runs
 };
 
 /// What a sum over the rows of [rows, columns] stages when blocks share a column: partial sums of 4 c n w v bytes and one

@@ -13,9 +13,9 @@ const Tensor& BackwardCall::saved(std::size_t index) const {
 void GraphNode::clear() {
   backward.reset();
   pre_hooks.clear();
-  for (std::size_t i = rest_ ? most_outputs : 1; i-- > 0;) incoming(i) = {};
+  for (std::size_t i = rest_ ? most_outputs : 1; i-- > 0;) incoming(i).reset();
   for (std::size_t i = saved_count; i-- > 0;) saved(i).reset();
-  for (std::size_t i = inputs; i-- > 0;) input(i).node = {};
+  for (std::size_t i = inputs; i-- > 0;) input_node(i) = {};
   rest_.reset();
   sequence = 0;
   layer = -1;
@@ -23,6 +23,11 @@ void GraphNode::clear() {
   compiled = false;
   inputs = 0;
   saved_count = 0;
+}
+
+void GraphNodes::grow() {
+  blocks_.push_back(std::make_unique<Block>());
+  for (auto node = blocks_.back()->rbegin(); node != blocks_.back()->rend(); ++node) free_.push_back(&*node);
 }
 
 void GraphNodes::take_back(GraphNode* node) {

@@ -8,7 +8,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <new>
@@ -59,11 +58,11 @@ class SavedTensor {
   void unpack();
   /// Lets go of what only unpack() made present.
   void pack() {
-    if (parameter_ || frame_) tensor_ = {};
+    if (parameter_ || frame_) tensor_.reset();
   }
   const Tensor& tensor() const { return tensor_; }
   void reset() {
-    tensor_ = {};
+    tensor_.reset();
     parameter_ = nullptr;
     frame_.reset();
   }
@@ -85,7 +84,7 @@ struct BackwardCall {
   Trace& trace;
   GraphNode& node;
   Gradients grads{node};
-  std::array<Tensor, 4> out{};  ///< by forward input
+  std::array<Tensor, 4>& out;  ///< by forward input; empty at first
   /// What the node kept, unpacked (or computed again) before it runs; none beyond.
   const Tensor& saved(std::size_t index) const;
   bool wants(std::size_t input) const;
@@ -126,32 +125,30 @@ class BackwardFunction {
 };
 
 /// A node of the backward graph.
-class GraphNode {
+class alignas(64) GraphNode {
  public:
-  /// An input of the forward: the node that made it, and as which output.  A gradient wider than the input (a broadcast) is
+  /// An input of the forward, and as which output of its node it was made.  A gradient wider than the input (a broadcast) is
   /// summed to its shape, one of another type is cast to it.
   struct Input {
-    NodeRef node;
     Shape shape;
     std::uint8_t output = 0;
     DType dtype = DType::bf16;
   };
   static constexpr std::size_t most_inputs = 4, most_outputs = 4, most_saved = 8;
 
+  /// The node that made an input; none: no gradient is needed.
+  NodeRef& input_node(std::size_t i) { return input_nodes_[i]; }
   Input& input(std::size_t i) { return i < inline_inputs ? inputs_[i] : rest().inputs[i - inline_inputs]; }
   SavedTensor& saved(std::size_t i) { return i < inline_saved ? saved_[i] : rest().saved[i - inline_saved]; }
   /// Gradient of an output, gathered until all have come.
   Tensor& incoming(std::size_t i) { return i == 0 ? incoming_ : rest().incoming[i - 1]; }
   bool has_incoming(std::size_t i) const { return i == 0 || rest_; }
 
-  std::uint64_t sequence = 0;
-  std::uint64_t visit = 0;
-  int dependencies = 0;
-  std::uint8_t inputs = 0;
-  std::uint8_t saved_count = 0;
-  std::int16_t layer = -1;
-  Category category = Category::activations;  ///< of what its backward allocates: as in its forward
-  bool compiled = false;                      ///< its backward belongs to compiled code, as its forward
+  /// Asks for its memory, which a run touches soon.
+  void prefetch() const {
+    for (std::size_t at = 0; at < sizeof(GraphNode); at += 64)
+      __builtin_prefetch(reinterpret_cast<const char*>(this) + at);
+  }
 
  private:
   friend class NodeRef;
@@ -168,15 +165,28 @@ class GraphNode {
   }
   void clear();
 
-  // In the order in which a walk over the graph, then the node's run, comes across them.
-  std::uint32_t references_ = 0;
+  // What a walk over the graph reads is one line of the cache; what follows is in the order in which a run comes across it.
+  std::array<NodeRef, most_inputs> input_nodes_;
   GraphNodes* pool_ = nullptr;
-  std::array<Input, inline_inputs> inputs_;
+  std::uint32_t references_ = 0;
+
+ public:
+  std::int32_t dependencies = 0;
+  std::uint64_t sequence = 0;
+  std::uint32_t visit = 0;
+  std::int16_t layer = -1;
+  std::uint8_t inputs = 0;
+  std::uint8_t saved_count = 0;
+
+ private:
   Tensor incoming_;
+  std::array<Input, inline_inputs> inputs_;
   std::array<SavedTensor, inline_saved> saved_;
   std::unique_ptr<Rest> rest_;
 
  public:
+  Category category = Category::activations;     ///< of what its backward allocates: as in its forward
+  bool compiled = false;                         ///< its backward belongs to compiled code, as its forward
   std::vector<std::function<void()>> pre_hooks;  ///< run when the node becomes current, before its backward
   BackwardFunction backward;
 };
@@ -190,7 +200,7 @@ class GraphNodes {
 
   /// A node without inputs.
   NodeRef make() {
-    if (free_.empty()) free_.push_back(&nodes_.emplace_back());
+    if (free_.empty()) grow();
     GraphNode* node = free_.back();
     free_.pop_back();
     node->pool_ = this;
@@ -199,9 +209,11 @@ class GraphNodes {
 
  private:
   friend class NodeRef;
+  using Block = std::array<GraphNode, 32>;
+  void grow();
   void take_back(GraphNode* node);
 
-  std::deque<GraphNode> nodes_;
+  std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<GraphNode*> free_;
 };
 
@@ -216,7 +228,7 @@ inline NodeRef::~NodeRef() {
 inline Tensor& BackwardCall::Gradients::operator[](std::size_t output) const { return node.incoming(output); }
 
 inline bool BackwardCall::wants(std::size_t input) const {
-  return input < node.inputs && static_cast<bool>(node.input(input).node);
+  return input < node.inputs && static_cast<bool>(node.input_node(input));
 }
 
 /// A tensor in the graph: where its gradient goes.

@@ -34,7 +34,6 @@ bool same_call(const Call& a, const Call& b) {
 void Trace::reserve(std::size_t ops) {
   program_.ops.reserve(ops);
   program_.buffers.reserve(ops / 3);
-  last_use_.reserve(ops / 3);
   program_.refs.reserve(ops * 5 / 4);
   program_.offsets.reserve(ops * 5 / 4);
 }
@@ -60,12 +59,11 @@ Tensor Trace::allocate(const Shape& shape, DType dtype, const char* name, Catego
   buffer.category = what;
   buffer.pool = pool;
   buffer.pinned = pinned;
-  last_use_.emplace_back();
   new_op(pool, name).action = Alloc{id};
   if (free_storages_.empty()) free_storages_.push_back(&storages_.emplace_back());
   Storage* storage = free_storages_.back();
   free_storages_.pop_back();
-  *storage = Storage{this, id, 0};
+  *storage = Storage{this, id, 0, name, none, none, Lane::compute, Lane::compute, pool};
   return Tensor{StorageRef(storage), shape, 0, dtype, false, false};
 }
 
@@ -79,9 +77,7 @@ Tensor Trace::host_empty(const Shape& shape, DType dtype, const char* name, Cate
 
 void Trace::free(Storage* storage) {
   if (stopped_) return;
-  const BufferId id = storage->buffer;
-  const BufferDecl& buffer = program_.buffers[id];
-  new_op(buffer.pool, buffer.name).action = Free{id};
+  new_op(storage->pool, storage->name).action = Free{storage->buffer};
   free_storages_.push_back(storage);
 }
 
@@ -127,17 +123,6 @@ OpId Trace::record(const Action& action, Lane on, std::initializer_list<const Te
   return append(action, on, Tensors(reads.begin(), reads.size()), Tensors(writes.begin(), writes.size()), role);
 }
 
-inline std::uint32_t Trace::add_operands(Tensors tensors) {
-  std::uint32_t count = 0;
-  for (const Tensor* tensor : tensors) {
-    if (!tensor || !*tensor) continue;
-    program_.refs.push_back(tensor->buffer());
-    program_.offsets.push_back(tensor->offset);
-    ++count;
-  }
-  return count;
-}
-
 // A wait already implied by an earlier op of its own lane is not repeated.
 inline void Trace::add_edge(Op& op, OpId from, Lane other) {
   if (other == op.lane) return;
@@ -148,25 +133,46 @@ inline void Trace::add_edge(Op& op, OpId from, Lane other) {
   ++op.after_count;
 }
 
-// An op waits for the last writer of what it reads, and for the last writer and reader of what it writes, where those ran
-// on other lanes.
-inline void Trace::add_edges(Op& op, OpId id) {
+inline void Trace::add_pending(Op& op) {
   std::vector<OpId>& pending = pending_[static_cast<std::size_t>(op.lane)];
   for (const OpId from : pending) add_edge(op, from, program_.ops[from].lane);
   pending.clear();
-  const auto refs = std::span<const std::uint32_t>(program_.refs).subspan(op.first_ref);
-  for (std::size_t i = 0; i < refs.size(); ++i) {
-    LastUse& use = last_use_[refs[i]];
-    if (use.write != none && use.write != id) add_edge(op, use.write, use.write_lane);
-    if (i < op.read_count) {
-      use.read = id;
-      use.read_lane = op.lane;
-    } else {
-      if (use.read != none && use.read != id) add_edge(op, use.read, use.read_lane);
-      use.write = id;
-      use.write_lane = op.lane;
-    }
+}
+
+inline void Trace::add_operand(const Tensor& tensor) {
+  program_.refs.push_back(tensor.buffer());
+  program_.offsets.push_back(tensor.offset);
+}
+
+// An op waits for the last writer of what it reads, and for the last writer and reader of what it writes, where those ran
+// on other lanes.
+inline std::uint32_t Trace::add_reads(Op& op, OpId id, Tensors tensors) {
+  std::uint32_t count = 0;
+  for (const Tensor* tensor : tensors) {
+    if (!tensor || !*tensor) continue;
+    add_operand(*tensor);
+    ++count;
+    Storage& use = *tensor->storage.storage_;
+    if (use.write != none) add_edge(op, use.write, use.write_lane);
+    use.read = id;
+    use.read_lane = op.lane;
   }
+  return count;
+}
+
+inline std::uint32_t Trace::add_writes(Op& op, OpId id, Tensors tensors) {
+  std::uint32_t count = 0;
+  for (const Tensor* tensor : tensors) {
+    if (!tensor || !*tensor) continue;
+    add_operand(*tensor);
+    ++count;
+    Storage& use = *tensor->storage.storage_;
+    if (use.write != none && use.write != id) add_edge(op, use.write, use.write_lane);
+    if (use.read != none && use.read != id) add_edge(op, use.read, use.read_lane);
+    use.write = id;
+    use.write_lane = op.lane;
+  }
+  return count;
 }
 
 OpId Trace::append(const Action& action, Lane on, Tensors reads, Tensors writes, const char* role) {
@@ -174,10 +180,10 @@ OpId Trace::append(const Action& action, Lane on, Tensors reads, Tensors writes,
   Op& op = new_op(on, role);
   op.action = action;
   op.first_ref = static_cast<std::uint32_t>(program_.refs.size());
-  op.read_count = add_operands(reads);
-  op.write_count = add_operands(writes);
   op.first_after = static_cast<std::uint32_t>(program_.after.size());
-  add_edges(op, id);
+  add_pending(op);
+  op.read_count = add_reads(op, id, reads);
+  op.write_count = add_writes(op, id, writes);
   last_on_lane_[static_cast<std::size_t>(on)] = id;
   return id;
 }

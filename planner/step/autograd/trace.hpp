@@ -16,11 +16,16 @@ namespace plimsoll {
 
 class Trace;
 
-/// Memory shared by a tensor and its views, counted by reference.
+/// Memory shared by a tensor and its views, counted by reference; and the last ops that wrote and read it.
 struct Storage {
+  static constexpr OpId none = ~OpId{0};
   Trace* trace = nullptr;
   BufferId buffer = 0;
   std::uint32_t references = 0;
+  const char* name = "";
+  OpId write = none, read = none;
+  Lane write_lane = Lane::compute, read_lane = Lane::compute;
+  Lane pool = Lane::compute;
 };
 
 /// A counted reference to a storage; the last one to go records the Free.
@@ -36,11 +41,16 @@ class StorageRef {
   }
   ~StorageRef() { release(); }
 
+  void reset() {
+    release();
+    storage_ = nullptr;
+  }
   explicit operator bool() const { return storage_ != nullptr; }
   BufferId buffer() const { return storage_->buffer; }
   std::uint32_t references() const { return storage_->references; }
 
  private:
+  friend class Trace;
   void acquire() {
     if (storage_) ++storage_->references;
   }
@@ -59,6 +69,8 @@ struct Tensor {
   bool view = false;      ///< shares its base's storage; PyTorch never adds a gradient into a view in place
 
   explicit operator bool() const { return static_cast<bool>(storage); }
+  /// Lets go of the storage: no tensor is left, whatever its shape was.
+  void reset() { storage.reset(); }
   std::int64_t numel() const { return shape.numel(); }
   Bytes bytes() const { return Elements(numel()) * dtype; }
   BufferId buffer() const { return storage.buffer(); }
@@ -153,27 +165,24 @@ class Trace {
 
  private:
   friend class StorageRef;
-  struct LastUse {
-    OpId write = none, read = none;
-    Lane write_lane = Lane::compute, read_lane = Lane::compute;
-  };
-  static constexpr OpId none = ~OpId{0};
+  static constexpr OpId none = Storage::none;
 
   using Tensors = std::span<const Tensor* const>;
 
   Op& new_op(Lane on, const char* role);
   Tensor allocate(const Shape& shape, DType dtype, const char* name, Category what, Lane pool, bool pinned);
-  std::uint32_t add_operands(Tensors tensors);
+  std::uint32_t add_reads(Op& op, OpId id, Tensors tensors);
+  std::uint32_t add_writes(Op& op, OpId id, Tensors tensors);
+  void add_operand(const Tensor& tensor);
   KernelId add_kernel(const Kernel& kernel);
   OpId append(const Action& action, Lane on, Tensors reads, Tensors writes, const char* role);
   void free(Storage* storage);
-  void add_edges(Op& op, OpId id);
+  void add_pending(Op& op);
   void add_edge(Op& op, OpId from, Lane other);
 
   RankProgram& program_;
   std::array<std::uint32_t, 512> recent_kernels_{}, recent_calls_{};
   bool stopped_ = false;
-  std::vector<LastUse> last_use_;  // by buffer
   std::array<OpId, lane_count> last_on_lane_{none, none, none, none, none, none, none};
   // [waiting][on]: the latest op of `on` that some op of `waiting` already waits for
   std::array<std::array<OpId, lane_count>, lane_count> waited_{};

@@ -91,13 +91,13 @@ Coordinator::Walk Coordinator::walk_over(const std::vector<std::vector<int>>& he
 void Coordinator::enter(const Module& module) {
   if (trace_ == Trace::recording) visits_.push_back(module.id);
   const std::vector<int>& fetched = fetched_by(module);
-  std::vector<int> missing;
+  wanted_.clear();
   for (const int parameter : fetched) {
     if (parameters_[parameter].presence != Presence::sharded) continue;
-    missing.push_back(parameter);
+    wanted_.push_back(parameter);
     available_ += parameters_[parameter].numel();
   }
-  if (!missing.empty()) parameters_.gather(missing);
+  if (!wanted_.empty()) parameters_.gather(wanted_);
   for (const int parameter : fetched) {
     ShardedParameter& sharded = parameters_[parameter];
     if (std::find(sharded.users.begin(), sharded.users.end(), module.id) == sharded.users.end())
@@ -127,7 +127,7 @@ void Coordinator::discard_from_queue(const std::vector<int>& fetched) {
 void Coordinator::prefetch() {
   const std::int64_t room = std::min(options_.stage3_max_live_parameters - available_, prefetch_bucket_);
   std::int64_t elements = 0;
-  std::vector<int> wanted;
+  wanted_.clear();
   ++round_;
   while (next_use_ < uses_.size() && elements < room) {
     const Use& use = uses_[next_use_++];
@@ -135,13 +135,13 @@ void Coordinator::prefetch() {
     promised = std::max(promised, use.visit);
     if (parameters_[use.parameter].presence != Presence::sharded) continue;
     if (!first_in_round(use.parameter)) continue;
-    wanted.push_back(use.parameter);
+    wanted_.push_back(use.parameter);
     elements += parameters_[use.parameter].numel();
   }
-  if (wanted.empty()) return;
-  std::sort(wanted.begin(), wanted.end());
+  if (wanted_.empty()) return;
+  std::sort(wanted_.begin(), wanted_.end());
   available_ += elements;
-  parameters_.gather(wanted);
+  parameters_.gather(wanted_);
 }
 
 bool Coordinator::first_in_round(int parameter) {

@@ -80,6 +80,7 @@ class Coordinator {
   std::unordered_map<std::uint64_t, std::vector<int>> decisions_;  // by module and visit
   std::vector<int> promised_;                                      // by parameter: the latest visit
   std::vector<std::uint64_t> met_in_round_;                        // by parameter: the latest walk of the queue
+  std::vector<int> wanted_;                                        // by a visit or a prefetch, while it gathers
   std::uint64_t round_ = 0;
   int visit_ = 0;
   std::int64_t available_ = 0;

@@ -53,9 +53,13 @@ Communicator ShardedParameters::communicator_of(const Parameter& parameter, int 
 
 void ShardedParameters::gather(const std::vector<int>& indices) {
   trace_.host_work(HostWorkKind::zero3_parameter, static_cast<std::int64_t>(indices.size()), "prepare a gather");
+  const auto communicator = [this](int index) { return (*this)[index].communicator.index; };
+  const int first = communicator(indices.front());
+  if (std::all_of(indices.begin(), indices.end(), [&](int index) { return communicator(index) == first; }))
+    return gather_call(indices);
   std::map<int, std::vector<int>> by_communicator;
-  for (const int index : indices) by_communicator[(*this)[index].communicator.index].push_back(index);
-  for (const auto& [communicator, members] : by_communicator) gather_call(members);
+  for (const int index : indices) by_communicator[communicator(index)].push_back(index);
+  for (const auto& [of_all, members] : by_communicator) gather_call(members);
 }
 
 void ShardedParameters::gather_call(const std::vector<int>& indices) {
