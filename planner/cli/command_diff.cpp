@@ -50,16 +50,22 @@ std::string figure(const DiffTerm& term, double value) {
                                                                   : fmt::format("{:.4g}", value);
 }
 
+/// A signed figure with so many decimals; what rounds to nothing has no minus.
+std::string change(double value, int decimals) {
+  const double scale = std::pow(10.0, decimals);
+  return fmt::format("{:+.{}f}", std::round(value * scale) / scale + 0.0, decimals);
+}
+
 /// @param divisor 2^30 for bytes in GiB, 0 for figures in their own unit
 std::string table_of(const char* title, const DiffTerms& terms, double divisor) {
   Table table({{title}, {"A", Align::right}, {"B", Align::right}, {"B - A", Align::right}, {"", Align::right}});
   for (const DiffTerm& term : terms) {
     if (term.a == 0 && term.b == 0) continue;
     const double difference = term.b - term.a;
-    const std::string share = term.a != 0 ? fmt::format("{:+.1f} %", 100 * difference / std::abs(term.a)) : "";
+    const std::string share = term.a != 0 ? change(100 * difference / std::abs(term.a), 1) + " %" : "";
     if (divisor > 0) {
       table.row({term.name, fmt::format("{:.2f}", term.a / divisor), fmt::format("{:.2f}", term.b / divisor),
-                 fmt::format("{:+.2f}", difference / divisor), share});
+                 change(difference / divisor, 2), share});
     } else {
       table.row({term.name.substr(0, term.name.find(", s")), figure(term, term.a), figure(term, term.b),
                  (difference < 0 ? "-" : "+") + figure(term, std::abs(difference)), share});

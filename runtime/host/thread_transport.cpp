@@ -48,7 +48,7 @@ ThreadWorld::Message ThreadWorld::receive(int from, int to) {
   std::unique_lock lock(mutex_);
   auto& box = boxes_[{from, to}];
   const bool there = changed_.wait_for(lock, timeout_, [&] { return !box.empty() || abandoned_; });
-  if (!there) throw MachineError(fmt::format("waited {:.0f} s for rank {}", timeout_.count(), from));
+  if (!there) throw MachineError(fmt::format("waited {:g} s for rank {}", timeout_.count(), from));
   if (box.empty()) throw MachineError(fmt::format("waits for rank {}, but a rank has failed", from));
   Message message = std::move(box.front());
   box.pop_front();

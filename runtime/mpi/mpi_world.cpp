@@ -72,7 +72,7 @@ class MpiTransport final : public Transport {
       if (done) return;
       const auto waited = std::chrono::steady_clock::now() - start;
       if (waited > timeout_)
-        throw MachineError(fmt::format("waited {:.0f} s for rank {}", timeout_.count(), late(requests, peers)));
+        throw MachineError(fmt::format("waited {:g} s for rank {}", timeout_.count(), late(requests, peers)));
       if (waited > std::chrono::milliseconds(1)) std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
