@@ -1,6 +1,8 @@
 // Hosts, lanes, meetings and rates (simulator/event_loop.hpp).
 #include "simulator/event_loop.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "simulator/summary.hpp"
@@ -348,18 +350,33 @@ void EventLoop::finalise() {
   if (told.on_device == 0) timeline_.idle += timeline_.step_time - told.idle_since;
 }
 
+/// The ranks that have not come to a collective.
+std::string EventLoop::missing_at(GroupId group) const {
+  std::vector<std::string> missing;
+  for (std::size_t c = 0; c < classes_.size(); ++c) {
+    const auto& meeting = arrivals_[group];
+    if (std::any_of(meeting.begin(), meeting.end(), [c](const auto& member) { return member.first == c; })) continue;
+    missing.push_back(classes_[c].ranks.name);
+  }
+  return fmt::format("{}", fmt::join(missing, " and "));
+}
+
 /// Who still waits, and for what: a deadlock, or a program that verify_step() refuses.
 void EventLoop::note_unfinished(const ClassState& state) {
   const PricedProgram& priced = *state.ranks.priced;
+  const auto named = [&](const PricedOp& op) {
+    return fmt::format("{} (op {}) on the {} lane", priced.program->ops[op.op].role, op.op, name_of(op.lane));
+  };
   for (std::size_t l = 0; l < lanes_on_device; ++l) {
     const LaneState& lane = state.lanes[l];
     if (lane.head >= lane.issued) continue;
-    const RankProgram& program = *priced.program;
-    std::string text = std::string(program.ops[head_of(state, l).op].role) + " on " + name_of(static_cast<Lane>(l));
-    if (lane.blocked_on != none) text += std::string(" waits for ") + program.ops[priced.of(lane.blocked_on).op].role;
-    if (lane.arrived) text += " waits for its peers";
-    timeline_.unfinished.push_back(std::move(text));
+    const PricedOp& head = head_of(state, l);
+    const std::string what = lane.blocked_on != none ? named(priced.of(lane.blocked_on)) : missing_at(head.group);
+    timeline_.unfinished.push_back(fmt::format("{}: {} waits for {}", state.ranks.name, named(head), what));
   }
+  if (state.host_waits_for >= 0)
+    timeline_.unfinished.push_back(fmt::format("{}: the host waits for the {} lane", state.ranks.name,
+                                               name_of(static_cast<Lane>(state.host_waits_for))));
 }
 
 }  // namespace plimsoll

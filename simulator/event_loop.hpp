@@ -93,6 +93,7 @@ class EventLoop {
   void solve_shares(ClassState& state);
   void set_rate(ClassState& state, std::size_t l, double rate);
   void finalise();
+  std::string missing_at(GroupId group) const;
   void note_unfinished(const ClassState& state);
 
   std::vector<ClassState> classes_;

@@ -121,8 +121,7 @@ class Flattener {
     priced.work = known.work;
     priced.sagging = known.sagging;
     priced.matrix_s = static_cast<float>(known.matrix_s);
-    priced.host =
-        plain_.launch(op.issuer, kernel.compiled ? KernelKind::compiled_pointwise : kernel.kind) * kernel.launches;
+    priced.host = plain_.launch(op.issuer, kernel);
   }
 
   void price(const Op& op, const Collective& collective, PricedOp& priced) {

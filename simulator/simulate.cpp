@@ -7,6 +7,7 @@
 // host so slow that it takes that long.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 
 #include <fmt/format.h>
@@ -28,16 +29,25 @@ double expected_skew(const StepProgram& program, const std::vector<RanksOnClock>
   }
   constexpr int intervals = 4096;
   const double width = 2 * spread * most / intervals;
-  double expected = (1 - spread) * most;
-  for (int i = 0; i < intervals; ++i) {
+  std::map<double, int> ranks_by_work;
+  for (std::size_t c = 0; c < ranks.size(); ++c)
+    if (work(c) > 0) ranks_by_work[work(c)] += program.classes[c].ranks;
+  const auto all_done = [&](int i) {
     const double x = (1 - spread) * most + (i + 0.5) * width;
-    double all_done = 1;
-    for (std::size_t c = 0; c < ranks.size(); ++c) {
-      if (work(c) <= 0) continue;
-      const double share = std::clamp((x / work(c) - (1 - spread)) / (2 * spread), 0.0, 1.0);
-      all_done *= std::pow(share, program.classes[c].ranks);
+    double product = 1;
+    for (const auto& [work_s, count] : ranks_by_work) {
+      const double share = std::clamp((x / work_s - (1 - spread)) / (2 * spread), 0.0, 1.0);
+      if (share < 1) product *= std::pow(share, count);
     }
-    expected += (1 - all_done) * width;
+    return product;
+  };
+  // Of many ranks it is hardly ever that all have ended: from the last interval down to where that no longer counts.
+  constexpr double too_little_to_count = 1e-17;
+  double expected = most * (1 + spread);
+  for (int i = intervals - 1; i >= 0; --i) {
+    const double done = all_done(i);
+    if (done < too_little_to_count) break;
+    expected -= done * width;
   }
   return std::max(0.0, expected / most - 1);
 }

@@ -335,6 +335,23 @@ TEST_F(SimulateTest, AnEdgeToWhatIsNotYetIssuedBelongsToAnEarlierStep) {
   EXPECT_TRUE(timeline.unfinished.empty());
 }
 
+// Two lists that come to two groups in opposite order: each waits for the other, and what follows them for them.
+TEST_F(SimulateTest, ADeadlockTellsWhoWaitsForWhat) {
+  program_.classes.front().ranks = 1;
+  const OpId first = collective(5, Lane::compute);
+  collective(5, Lane::compute, CollectiveKind::all_to_all);
+  compute(1, Lane::gather, {first});
+  add(HostSync{Lane::gather}, Lane::host);
+  other_ranks(1);
+  collective(5, Lane::compute, CollectiveKind::all_to_all);
+  collective(5, Lane::compute);
+  const std::vector<std::string> expected{
+      "rank 0: op (op 0) on the compute lane waits for rank 1",
+      "rank 0: op (op 2) on the gather lane waits for op (op 0) on the compute lane",
+      "rank 0: the host waits for the gather lane", "rank 1: op (op 0) on the compute lane waits for rank 0"};
+  EXPECT_EQ(run().unfinished, expected);
+}
+
 TEST_F(SimulateTest, RepeatedMicroBatchesRunAsOftenAsTheyAre) {
   compute(2);
   rank().repeats.push_back({0, rank().steady_end, 5});
