@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -110,20 +111,22 @@ Floor floor_of(const StepProgram& program, std::uint16_t micro_batch, const Clus
     device += times * (alone + gap * kernel.launches);
     sagged += times * (sagging.kernel(kernel) + gap * kernel.launches);
     matrix += times * to_sim(prices.matrix_seconds(kernel));
-    host += times * prices.launch(op.issuer, kernel.kind) * kernel.launches;
+    host += times * prices.launch(op.issuer, kernel);
   }
   const double on_device =
       with_sag(to_seconds(device - gap), to_seconds(sagged - gap), to_seconds(matrix), calibration.gemm);
   return {std::max(on_device, to_seconds(host)), to_seconds(host)};
 }
 
-/// The work of each lane on its own, and of the host: no clock is needed to know that a step takes at least the longest.
+/// The work of each lane on its own, of each group's collectives, which run one after another, and of the host: no clock is
+/// needed to know that a step takes at least the longest.
 class LaneSums {
  public:
   LaneSums(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration, double sag)
       : rank_(program.classes.front().program),
         example_(program.classes.front().example_rank),
-        prices_(calibration, cluster, program, sag) {
+        prices_(calibration, cluster, program, sag),
+        groups_(program.groups.size()) {
     for (OpId id = rank_.steady_first; id < rank_.steady_end; ++id) {
       SimTime times = 1;
       for (const Repeat& repeat : rank_.repeats)
@@ -133,8 +136,9 @@ class LaneSums {
   }
   /// There is no gap before a lane's first op.
   double longest_s() const {
-    const SimTime lane = *std::max_element(lanes_.begin(), lanes_.end()) - prices_.kernel_gap();
-    return to_seconds(std::max(host_, lane));
+    SimTime longest = std::max(host_, *std::max_element(lanes_.begin(), lanes_.end()) - prices_.kernel_gap());
+    for (const SimTime group : groups_) longest = std::max(longest, group);
+    return to_seconds(longest);
   }
   /// Tensor-core work, whose share of the step decides how far clocks sag.
   double matrix_s() const { return to_seconds(matrix_); }
@@ -146,10 +150,12 @@ class LaneSums {
       const Kernel& kernel = rank_.kernels[compute->kernel];
       const SimTime alone = prices_.kernel(kernel);
       lane += times * (alone + prices_.kernel_gap() * kernel.launches);
-      host_ += times * prices_.launch(op.issuer, kernel.kind) * kernel.launches;
+      host_ += times * prices_.launch(op.issuer, kernel);
       matrix_ += times * to_sim(prices_.matrix_seconds(kernel));
     } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
-      lane += times * prices_.collective(*collective, example_).time;
+      const SimTime alone = prices_.collective(*collective, example_).time;
+      lane += times * alone;
+      groups_[collective->group] += times * alone;
     } else if (const auto* copy = std::get_if<HostCopy>(&op.action)) {
       lane += times * prices_.copy(*copy);
     } else if (const auto* work = std::get_if<HostWork>(&op.action)) {
@@ -161,6 +167,7 @@ class LaneSums {
   int example_;
   Prices prices_;
   std::array<SimTime, lane_count> lanes_{};
+  std::vector<SimTime> groups_;
   SimTime host_ = 0, matrix_ = 0;
 };
 
@@ -184,7 +191,8 @@ StepTime simulated_time(const StepProgram& program, const ClusterSpec& cluster, 
 }
 
 /// The step's time.  Many equal micro-batches are not all put on the clock: with two and with six of them the time is
-/// simulated, and what four more take is added as often as it takes.
+/// simulated, and what four more take is added as often as it takes; but all of them take no less than their lanes, groups
+/// and host have to do, so that no bound on these is above it.
 StepTime time_of(StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration) {
   constexpr std::int64_t few = 2, more = 6;
   const auto repeat_of = [](RankProgram& rank) {
@@ -204,6 +212,7 @@ StepTime time_of(StepProgram& program, const ClusterSpec& cluster, const Calibra
   StepTime time = simulated_time(program, cluster, calibration);
   repeat_times(all);
   time.seconds += (time.seconds - with_few) * static_cast<double>(all - more) / static_cast<double>(more - few);
+  time.seconds = std::max(time.seconds, least_time(program, cluster, calibration));
   return time;
 }
 
@@ -224,9 +233,10 @@ Bytes live_at_least(const StepProgram& program, const LedgerContext& context) {
   return peak_of_sizes(program.classes.front().program) + context.outside.total();
 }
 
-/// True if that is all there is to know: its tensors are beyond the GPU.
-bool is_beyond(Bytes live, const LedgerContext& context, Evaluated& evaluated) {
-  if (live <= context.capacity) return false;
+/// True if that is all there is to know: its tensors are beyond the GPU, and a plan that fits is known.  Else what it lacks,
+/// on the host too, decides which plan comes nearest.
+bool is_beyond(Bytes live, const LedgerContext& context, double worth_s, Evaluated& evaluated) {
+  if (live <= context.capacity || !std::isfinite(worth_s)) return false;
   evaluated.judged = true;
   evaluated.margin = context.capacity - live;
   return true;
@@ -246,13 +256,14 @@ Evaluated evaluate_plan(const Scenario& scenario, double worth_s, const Calibrat
     evaluated.floor_s = floor_of(program, 0, scenario.cluster, calibration, {}).step_s;
     evaluated.least_memory = live_at_least(program, context);
     evaluated.step_time_s = evaluated.floor_s * static_cast<double>(accumulation);
-    if (is_beyond(evaluated.least_memory, context, evaluated) || evaluated.step_time_s > worth_s) return evaluated;
+    if (is_beyond(evaluated.least_memory, context, worth_s, evaluated)) return evaluated;
+    if (evaluated.step_time_s > worth_s) return evaluated;
   }
   if (accumulation > 1) {
     program = build_step(scenario, rank);
     const Bytes live = live_at_least(program, context);
     if (accumulation >= 3) evaluated.least_accumulating = live;
-    if (is_beyond(live, context, evaluated)) return evaluated;
+    if (is_beyond(live, context, worth_s, evaluated)) return evaluated;
   }
   evaluated.step_time_s = std::max(evaluated.step_time_s, least_time(program, scenario.cluster, calibration));
   if (evaluated.step_time_s > worth_s) return evaluated;

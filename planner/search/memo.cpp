@@ -24,8 +24,19 @@ int share_recomputed(int every) { return every == 0 ? 0 : 1000 / every; }
 
 Memo::Memo(const Space& space, const SearchOptions& options)
     : space_(space), options_(options), outlines_(space.choices().size()), sizes_(space.choices().size()) {
+  list_layers();
   list_relatives();
   list_savers();
+}
+
+void Memo::list_layers() {
+  std::map<Choice, std::uint32_t> known;
+  for (Choice choice : space_.choices()) {
+    choice.world = choice.expert_parallel;  // the least that it can be
+    choice.small_buckets = choice.small_gathers = false;
+    layers_as_.push_back(known.try_emplace(choice, static_cast<std::uint32_t>(known.size())).first->second);
+  }
+  floors_.assign(known.size(), std::vector<Floor>(space_.micro_batches().size()));
 }
 
 /// Small buckets and gathers keep no more tensors.  (Recomputation may, in small models.)
@@ -101,9 +112,17 @@ const Memo::Estimate* Memo::plain_estimate(const CandidateId& id) const {
 }
 
 void Memo::add_floor(const CandidateId& id, const Outline& outline) {
-  Floor& floor = floors_[layers_of(id)];
-  floor.step_s = std::max(floor.step_s, outline.floor_s);
-  floor.host_s = std::max(floor.host_s, outline.host_floor_s);
+  take_floor(id, outline.floor_s, outline.host_floor_s);
+}
+
+/// Layers of a larger micro-batch launch no fewer kernels, and none of them is shorter.
+void Memo::take_floor(const CandidateId& id, double step_s, double host_s) {
+  std::vector<Floor>& floors = floors_[layers_as_[id.choice]];
+  floors[id.micro].is_its_own = true;
+  for (std::size_t micro = id.micro; micro < floors.size(); ++micro) {
+    floors[micro].step_s = std::max(floors[micro].step_s, step_s);
+    floors[micro].host_s = std::max(floors[micro].host_s, host_s);
+  }
 }
 
 void Memo::add_memory(const CandidateId& id, const Outline& outline) {
@@ -135,21 +154,12 @@ void Memo::list_relatives() {
   }
 }
 
-Memo::Layers Memo::layers_of(const CandidateId& id) const {
-  Choice choice = space_.choices()[id.choice];
-  choice.world = choice.expert_parallel;  // the least that it can be
-  choice.small_buckets = choice.small_gathers = false;
-  return {choice, id.micro};
-}
-
 void Memo::add(const CandidateId& id, const Evaluated& evaluated) {
   evaluated_.insert_or_assign(id, evaluated);
   const std::int64_t micro = space_.micro_batches()[id.micro];
   if (evaluated.least_memory.count > 0) sizes_[id.choice][0][micro] = evaluated.least_memory;
   if (evaluated.least_accumulating.count > 0) sizes_[id.choice][1][micro] = evaluated.least_accumulating;
-  if (evaluated.floor_s <= 0) return;
-  double& floor = floors_[layers_of(id)].step_s;
-  floor = std::max(floor, evaluated.floor_s);
+  if (evaluated.floor_s > 0) take_floor(id, evaluated.floor_s, 0);
 }
 
 const Evaluated* Memo::find(const CandidateId& id) const {
@@ -160,12 +170,10 @@ const Evaluated* Memo::find(const CandidateId& id) const {
 /// From the same layers and from relatives, all with the same accumulation.
 Lower Memo::with_same_accumulation(const CandidateId& id, double closed_form) const {
   Lower lower{closed_form, nullptr};
-  const auto floor = floors_.find(layers_of(id));
-  if (floor != floors_.end()) {
-    const auto micro_batches = static_cast<double>(id.accumulation);
-    const double on_host = floor->second.host_s * micro_batches + outlines_[outlined_as_[id.choice]].optimizer_s;
-    lower.step_s = std::max({lower.step_s, floor->second.step_s * micro_batches, on_host});
-  }
+  const Floor& floor = floor_of(id);
+  const auto micro_batches = static_cast<double>(id.accumulation);
+  const double on_host = floor.host_s * micro_batches + outlines_[outlined_as_[id.choice]].optimizer_s;
+  lower.step_s = std::max({lower.step_s, floor.step_s * micro_batches, on_host});
   const auto take = [&](std::uint32_t choice, const char* reason) {
     const Evaluated* known = find({choice, id.micro, id.accumulation});
     if (known == nullptr || known->step_time_s < lower.step_s) return;

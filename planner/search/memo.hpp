@@ -65,7 +65,9 @@ class Memo {
   const Estimate* plain_estimate(const CandidateId& id) const;
   std::size_t estimates() const { return estimates_.size(); }
   /// True if its layers' own time is known.
-  bool knows_floor(const CandidateId& id) const { return floors_.count(layers_of(id)) != 0; }
+  bool knows_floor(const CandidateId& id) const { return floor_of(id).is_its_own; }
+  /// True if it is known of it or of a smaller micro-batch.
+  bool has_floor(const CandidateId& id) const { return floor_of(id).step_s > 0; }
   /// True if the memory of its short models is known.
   bool knows_outline(const CandidateId& id) const;
   /// As far as memory is outlined, candidates of a choice differ by micro-batch and by kind: 1 keeps gradients through a whole
@@ -75,10 +77,15 @@ class Memo {
   std::size_t known_sizes(std::uint32_t choice) const { return sizes_[choice][0].size(); }
 
  private:
-  /// All that decides what runs in each micro-batch: the choice without its number of GPUs and its buckets, and the size.
-  using Layers = std::pair<Choice, std::uint16_t>;
-  Layers layers_of(const CandidateId& id) const;
+  /// What a micro-batch takes at least: as much as a smaller one whose layers' time is known.
+  struct Floor {
+    double step_s = 0, host_s = 0;
+    bool is_its_own = false;
+  };
+  const Floor& floor_of(const CandidateId& id) const { return floors_[layers_as_[id.choice]][id.micro]; }
+  void take_floor(const CandidateId& id, double step_s, double host_s);
   Lower with_same_accumulation(const CandidateId& id, double closed_form) const;
+  void list_layers();
   void list_relatives();
   void list_savers();
 
@@ -91,10 +98,9 @@ class Memo {
   const Space& space_;
   const SearchOptions& options_;
   std::unordered_map<CandidateId, Evaluated, CandidateHash> evaluated_;
-  struct Floor {
-    double step_s = 0, host_s = 0;
-  };
-  std::map<Layers, Floor> floors_;
+  /// By choice: which of floors_ is that of its layers.  They do not depend on the number of GPUs and on buckets.
+  std::vector<std::uint32_t> layers_as_;
+  std::vector<std::vector<Floor>> floors_;  ///< by micro-batch
   std::unordered_map<CandidateId, Estimate, CandidateHash> estimates_;
   std::vector<std::vector<Relative>> relatives_;    ///< by choice
   std::vector<std::vector<std::uint32_t>> savers_;  ///< by choice: itself and those whose tensors are no more

@@ -266,8 +266,12 @@ bool Round::plan_outlines(Task& task) const {
   const CandidateId& target = task.open.target;
   const Memo::Estimate* estimate = memo.estimate(target);
   if (estimate == nullptr) {
-    task.what = OutlineOf::step;
-    task.asked = {target};
+    // What the layers alone take decides about many choices whose layers are the same, for less than an estimate costs.
+    const auto smallest = std::min_element(task.open.live.begin(), task.open.live.end(),
+                                           [](const auto& a, const auto& b) { return a.micro < b.micro; });
+    const bool layers_first = result_.best && !memo.has_floor(*smallest);
+    task.what = layers_first ? OutlineOf::layers : OutlineOf::step;
+    task.asked = {layers_first ? *smallest : target};
     return true;
   }
   if ((is_expected_to_fit(*estimate) || !result_.best) && !is_beaten(task.open.turn, target)) {

@@ -13,6 +13,7 @@
 #include <array>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "planner/search/round.hpp"
 
@@ -48,43 +49,58 @@ Found found_of(const Space& space, const CandidateId& id, const Evaluated& evalu
   return found;
 }
 
-/// The evaluated plan that lacks least; where none was evaluated that far, the one whose bound lacks least.
+/// The share of a memory that is lacking: of the GPU's or of the node's, whichever lacks more.
+double lack(Bytes beyond_device, Bytes on_host, const ClusterSpec& cluster) {
+  const double device = beyond_device / cluster.device.memory;
+  return cluster.host_memory.count > 0 ? std::max(device, on_host / cluster.host_memory - 1) : device;
+}
+
+/// Of each kind of offload the smallest plan by closed forms, with small buckets and gathers, of which these know nothing: to be
+/// evaluated, whatever the rounds looked at.
+std::vector<CandidateId> smallest_by_bounds(const RoundContext& context) {
+  const Space& space = context.space;
+  const ClusterSpec& cluster = space.asked().cluster;
+  std::map<Offloading, std::tuple<double, int, CandidateId>> least;
+  for (std::uint32_t i = 0; i < context.bounds.size(); ++i) {
+    const PlanBounds& bounds = context.bounds[i];
+    for (std::uint16_t m = 0; m < space.micro_batches().size(); ++m) {
+      const std::int64_t micro = space.micro_batches()[m];
+      const auto accumulations = space.accumulations(space.choices()[i], micro);
+      if (accumulations.empty()) continue;
+      const double lacks = lack(bounds.device_memory(micro) - cluster.device.memory, bounds.host_memory(), cluster);
+      const Choice& choice = space.choices()[i];
+      const int large = static_cast<int>(!choice.small_buckets) + static_cast<int>(!choice.small_gathers);
+      const std::tuple plan(lacks, large, CandidateId{i, m, accumulations.back()});
+      const auto [found, is_new] = least.try_emplace(choice.offload, plan);
+      if (!is_new) found->second = std::min(found->second, plan);
+      break;
+    }
+  }
+  std::vector<CandidateId> ids;
+  for (const auto& [offload, plan] : least) ids.push_back(std::get<CandidateId>(plan));
+  return ids;
+}
+
+/// The evaluated plan that lacks least.
 std::optional<Found> nearest_to_fit(RoundContext& context) {
   const Space& space = context.space;
-  if (space.choices().empty()) return std::nullopt;
-  std::uint32_t smallest = 0;
-  for (std::uint32_t i = 1; i < context.bounds.size(); ++i)
-    if (context.bounds[i].device_memory(1) < context.bounds[smallest].device_memory(1)) smallest = i;
-  const auto sizes = static_cast<std::uint16_t>(space.micro_batches().size());
-  for (std::uint16_t m = 0; m < sizes; ++m) {
-    const auto accumulations = space.accumulations(space.choices()[smallest], space.micro_batches()[m]);
-    if (accumulations.empty()) continue;
-    const CandidateId id{smallest, m, accumulations.back()};
+  Scenario scenario = space.asked();
+  for (const CandidateId& id : smallest_by_bounds(context)) {
     const Evaluated* known = context.memo.find(id);
-    if (known == nullptr || !known->judged) {
-      Scenario scenario = space.asked();
-      scenario.plan = space.plan(space.choices()[smallest], space.micro_batches()[m], id.accumulation);
-      if (space.is_legal(scenario.plan))
-        context.memo.add(id, context.evaluate(scenario, std::numeric_limits<double>::infinity()));
-    }
-    break;
+    if (known != nullptr && known->judged) continue;
+    scenario.plan = space.plan(space.choices()[id.choice], space.micro_batches()[id.micro], id.accumulation);
+    if (!space.is_legal(scenario.plan)) continue;
+    context.memo.add(id, context.evaluate(scenario, std::numeric_limits<double>::infinity()));
   }
-  // One that breaks on the host is named only where every plan does.
-  const CandidateId* nearest = nullptr;
-  for (const bool on_host : {false, true}) {
-    Bytes margin;
-    for (const auto& [id, evaluated] : context.memo.all()) {
-      if (!evaluated.judged || evaluated.host_breaks != on_host) continue;
-      const bool better =
-          nearest == nullptr || evaluated.margin > margin || (evaluated.margin == margin && id < *nearest);
-      if (!better) continue;
-      nearest = &id;
-      margin = evaluated.margin;
-    }
-    if (nearest != nullptr) break;
+  std::optional<std::pair<double, CandidateId>> nearest;
+  for (const auto& [id, evaluated] : context.memo.all()) {
+    if (!evaluated.judged) continue;
+    const std::pair<double, CandidateId> plan(
+        lack(Bytes(0) - evaluated.margin, evaluated.host_per_node, space.asked().cluster), id);
+    if (!nearest || plan < *nearest) nearest = plan;
   }
-  if (nearest == nullptr) return std::nullopt;
-  return found_of(space, *nearest, *context.memo.find(*nearest));
+  if (!nearest) return std::nullopt;
+  return found_of(space, nearest->second, *context.memo.find(nearest->second));
 }
 
 /// The fastest evaluated plans were not judged where a faster one was known; some of them are to be shown.

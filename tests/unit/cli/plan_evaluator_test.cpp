@@ -8,6 +8,7 @@
 
 #include "planner/cli/common_inputs.hpp"
 #include "planner/cli/evaluate.hpp"
+#include "planner/cli/fastest_rates.hpp"
 #include "planner/spec/read_calibration.hpp"
 #include "planner/spec/write_plan.hpp"
 #include "simulator/timeline.hpp"
@@ -106,6 +107,48 @@ TEST_F(PlanEvaluator, accumulation_takes_no_more_time_a_token) {
           accumulation;
       EXPECT_LE(time, before) << stage << " " << accumulation;
       before = time;
+    }
+  }
+}
+
+// What is known of a micro-batch's layers counts for larger ones, too.
+TEST_F(PlanEvaluator, layers_take_no_less_of_a_larger_micro_batch) {
+  const SearchOptions options = search_options(calibration, scenario({}).cluster);
+  for (const char* stage : {"zero.stage=1", "zero.stage=3"}) {
+    for (const char* recompute : {"recompute=none", "recompute=full"}) {
+      for (const char* sequence : {"sequence=128", "sequence=1024"}) {
+        double device = 0, host = 0;
+        for (int micro = 1; micro <= 40; ++micro) {
+          const Scenario plan =
+              scenario({stage, recompute, sequence, "world_size=2", "micro_batch=" + std::to_string(micro)}, 141, true);
+          const Outline layers = options.outline(plan, OutlineOf::layers);
+          EXPECT_GE(layers.floor_s, device) << write_plan_json(plan.plan);
+          EXPECT_GE(layers.host_floor_s, host) << write_plan_json(plan.plan);
+          device = layers.floor_s;
+          host = layers.host_floor_s;
+        }
+      }
+    }
+  }
+}
+
+// A step of many micro-batches is not all put on the clock: what is added for the rest is no less than they have to do.
+TEST_F(PlanEvaluator, takes_no_less_for_many_micro_batches_than_the_closed_form) {
+  for (const char* stage : {"zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"}) {
+    for (const char* overlap : {"zero.overlap_comm=true", "zero.overlap_comm=false"}) {
+      for (const int accumulation : {1, 6, 9, 16, 100}) {
+        const Scenario plan = scenario(
+            {stage, overlap, "sequence=2048", "gradient_accumulation=" + std::to_string(accumulation)}, 141, true);
+        SCOPED_TRACE(write_plan_json(plan.plan));
+        const PlanBounds bounds(plan.model, plan.cluster, fastest_rates(calibration, plan.cluster), plan.plan);
+        const Evaluated whole = plan_evaluator(calibration)(plan, endless);
+        EXPECT_LE(bounds.step_seconds(1, accumulation), whole.step_time_s);
+        EXPECT_LE(search_options(calibration, plan.cluster).outline(plan, OutlineOf::layers).floor_s * accumulation,
+                  whole.step_time_s);
+        const StepProgram program = build(plan).program;
+        const double on_the_clock = to_seconds(simulate_step(program, plan.cluster, calibration).step_time);
+        EXPECT_NEAR(whole.step_time_s / on_the_clock, 1, 0.005);  // what is extrapolated is near what all of it takes
+      }
     }
   }
 }

@@ -97,6 +97,31 @@ TEST(Search, says_that_nothing_fits_and_what_lacks_least) {
   EXPECT_EQ(accounted_for(result), result.considered);
 }
 
+// The GPU holds an offloaded plan of the smallest micro-batch, whose host is short of a little; the others lack more.
+TEST(Search, names_as_nearest_what_lacks_least_on_the_gpu_or_on_the_host) {
+  Scenario scenario = small_scenario(
+      small_model(512, 2), small_cluster(1, 0.12),
+      {"sequence=256", "zero.stage=2", "zero.reduce_bucket_size=1000000", "zero.allgather_bucket_size=1000000"});
+  scenario.cluster.host_memory = Bytes(150 << 20);
+  const auto lack = [&](const Evaluated& evaluated) {
+    return std::max(-(evaluated.margin / scenario.cluster.device.memory),
+                    evaluated.host_per_node / scenario.cluster.host_memory - 1);
+  };
+  double least = std::numeric_limits<double>::infinity();
+  const Evaluator note = [&](const Scenario& asked, double worth_s) {
+    const Evaluated evaluated = CountingEvaluator{nullptr}(asked, worth_s);
+    least = std::min(least, lack(evaluated));
+    return evaluated;
+  };
+  const Space space(scenario, 8);
+  ASSERT_FALSE(testing::evaluate_all(space, note).best);
+  const SearchResult result = search_plans(space, CountingEvaluator{nullptr}, options_for(scenario, false));
+  ASSERT_TRUE(result.nearest);
+  EXPECT_EQ(lack(result.nearest->evaluated), least);
+  EXPECT_GT(result.nearest->evaluated.margin.count, 0);  // it is the host that is short
+  EXPECT_EQ(result.nearest->micro_batch, 1);
+}
+
 TEST(Search, admits_that_its_time_was_up) {
   const Scenario scenario = small_scenario(small_model(256, 2), small_cluster(4, 1), {"sequence=512"});
   SearchOptions options = options_for(scenario, false);
