@@ -66,8 +66,6 @@ class Memo {
   std::size_t estimates() const { return estimates_.size(); }
   /// True if its layers' own time is known.
   bool knows_floor(const CandidateId& id) const { return floor_of(id).is_its_own; }
-  /// True if it is known of it or of a smaller micro-batch.
-  bool has_floor(const CandidateId& id) const { return floor_of(id).step_s > 0; }
   /// True if the memory of its short models is known.
   bool knows_outline(const CandidateId& id) const;
   /// As far as memory is outlined, candidates of a choice differ by micro-batch and by kind: 1 keeps gradients through a whole

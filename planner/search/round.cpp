@@ -245,6 +245,7 @@ bool Round::decide(Open& open, const CandidateId& id, double& lower) {
 bool Round::refresh(Open& open) {
   if (!open.listed) list(open);
   double least = std::numeric_limits<double>::infinity();
+  CandidateId weakest;
   open.turn = least;
   // What was evaluated counts before what is judged by it.
   std::stable_partition(open.live.begin(), open.live.end(),
@@ -252,11 +253,19 @@ bool Round::refresh(Open& open) {
   std::erase_if(open.live, [&](const CandidateId& id) {
     double lower = 0;
     if (decide(open, id, lower)) return true;
-    least = std::min(least, lower);
+    if (lower < least) {
+      least = lower;
+      weakest = id;
+    }
     aim(open, id, lower);
     return false;
   });
   open.bound = std::max(open.bound, least);
+  // Of what is not expected to beat the best plan the weakest bounds come first.
+  if (has_outlines() && !open.live.empty() && is_beaten(open.turn, open.target)) {
+    open.target = weakest;
+    open.turn = result_.best_seconds_per_token + open.bound;
+  }
   return !open.live.empty();
 }
 

@@ -4,9 +4,10 @@
 //   a relative was  a little more than the same plan with the engine's own buckets; or than the best estimate of its choice
 //   nothing known   its lower bound, times how much more than their bounds plans of its kind were seen to take
 //
-// Estimates look for the largest micro-batch that is expected to fit.  A target that is expected to be better than the best
-// plan found is estimated more closely, then evaluated.  Of one that is not, short models tell what it takes at least, in
-// memory and in time, which may decide it; else it is evaluated at last.
+// Estimates look for the largest micro-batch that is expected to fit.  Once a plan is known, the layers' own time comes before an
+// estimate: it costs a tenth of one, and decides about all choices of the same layers.  A target that is expected to be better
+// than the best plan found is estimated more closely, then evaluated.  Of what is not, those come first whose bounds are the
+// weakest: short models tell what they take at least, in time and in memory, which may decide them; else they are evaluated.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -85,7 +86,9 @@ double Round::guessed(const Open& open, const CandidateId& id, double lower) con
   const Known& known = open.known[Memo::kind_of(id)];
   const double least = known.least_that_fits_s > 0 ? known.least_that_fits_s : known.least_s;
   if (least > 0) return least * (known.next_to_try() == id.micro ? 1 : 1 + more_for_another_micro_batch);
-  return lower * missed_by(choice);
+  const std::int64_t micro = space.micro_batches()[id.micro];
+  const double bound = context_.bounds[open.choice].step_seconds(micro, id.accumulation);
+  return std::max(lower, seconds_per_token(space, id, bound) * missed_by(choice));
 }
 
 /// Seconds a token.
@@ -264,31 +267,28 @@ bool Round::plan_outlines(Task& task) const {
   if (!has_outlines()) return false;
   const Memo& memo = context_.memo;
   const CandidateId& target = task.open.target;
-  const Memo::Estimate* estimate = memo.estimate(target);
-  if (estimate == nullptr) {
-    // What the layers alone take decides about many choices whose layers are the same, for less than an estimate costs.
-    const auto smallest = std::min_element(task.open.live.begin(), task.open.live.end(),
-                                           [](const auto& a, const auto& b) { return a.micro < b.micro; });
-    const bool layers_first = result_.best && !memo.has_floor(*smallest);
-    task.what = layers_first ? OutlineOf::layers : OutlineOf::step;
-    task.asked = {layers_first ? *smallest : target};
-    return true;
-  }
-  if ((is_expected_to_fit(*estimate) || !result_.best) && !is_beaten(task.open.turn, target)) {
-    if (estimate->is_close || estimate->step_s <= 0) return false;
-    task.what = OutlineOf::close_step;
+  const auto ask = [&](OutlineOf what) {
+    task.what = what;
     task.asked = {target};
     return true;
+  };
+  // What the layers alone take costs less than an estimate, and decides about all choices whose layers are the same.
+  if (result_.best && !memo.knows_floor(target)) return ask(OutlineOf::layers);
+  const Memo::Estimate* estimate = memo.estimate(target);
+  if (!is_beaten(task.open.turn, target)) {
+    if (estimate == nullptr) return ask(OutlineOf::step);
+    if (is_expected_to_fit(*estimate) || !result_.best)
+      return !estimate->is_close && estimate->step_s > 0 && ask(OutlineOf::close_step);
   }
-  std::map<std::uint16_t, CandidateId> alike, by_micro;  // of the target's kind, of all
-  for (const CandidateId& id : task.open.live) {
+  std::map<std::uint16_t, CandidateId> alike;  // of the target's kind, by micro-batch
+  for (const CandidateId& id : task.open.live)
     if (Memo::kind_of(id) == Memo::kind_of(target)) alike.try_emplace(id.micro, id);
-    if (!memo.knows_floor(id)) by_micro.try_emplace(id.micro, id);
+  if (!memo.knows_outline(alike.rbegin()->second)) {
+    task.what = OutlineOf::memory;
+    for (const auto& [micro, id] : alike) task.asked.push_back(id);
+    return true;
   }
-  const bool memory_is_known = memo.knows_outline(alike.rbegin()->second);
-  task.what = memory_is_known ? OutlineOf::layers : OutlineOf::memory;
-  for (const auto& [micro, id] : memory_is_known ? by_micro : alike) task.asked.push_back(id);
-  return !task.asked.empty();
+  return estimate == nullptr && ask(OutlineOf::step);
 }
 
 /// For memory, halves the micro-batches until the largest with room is known: what they take grows.

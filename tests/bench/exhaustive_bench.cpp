@@ -99,7 +99,7 @@ SAME_AS_EXHAUSTIVE(dense_deepspeed, "sparrow-dense", "2xh100", 2.2, {"sequence=5
 SAME_AS_EXHAUSTIVE(mixture_deepspeed, "sparrow-moe", "4xh100", 2.4, {"sequence=256", "world_size=4", "zero.stage=3"},
                    0);
 SAME_AS_EXHAUSTIVE(mixture_below_3, "sparrow-moe", "4xh100", 2.4, {"sequence=256", "zero.stage=1"}, 0);
-SAME_AS_EXHAUSTIVE(dense_fsdp2, "sparrow-dense", "16xh100", 2.2, {"sequence=128", "engine=fsdp2"}, 0);
+SAME_AS_EXHAUSTIVE(dense_fsdp2, "sparrow-dense", "32xh100", 2.2, {"sequence=128", "engine=fsdp2"}, 0);
 SAME_AS_EXHAUSTIVE(mixture_batch, "sparrow-moe", "8xh100", 2.4, {"sequence=256"}, 5040);
 #undef SAME_AS_EXHAUSTIVE
 
