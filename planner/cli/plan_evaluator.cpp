@@ -322,12 +322,15 @@ Outline memory_outline(const Shortened& shortened, const Scenario& scenario, con
 }
 
 /// The time of the layers from a few of them.
-Outline layers_outline(Shortened& shortened, const Scenario& scenario, const Calibration& calibration) {
+Outline layers_outline(Shortened& shortened, const Calibration& calibration) {
   // The first and the last micro-batch of a step have some work of their own, and need not be the same one.
-  shortened.few.plan.gradient_accumulation = 2;
-  const StepProgram few = build_step(shortened.few, first_rank(scenario));
+  Plan& plan = shortened.few.plan;
+  plan.gradient_accumulation = 2;
+  // What layers do does not depend on how many ranks share the states; a few are laid out faster than thousands.
+  if (plan.engine == Engine::deepspeed) plan.world_size = std::min(plan.world_size, 2 * plan.expert_parallel);
+  const StepProgram few = build_step(shortened.few, first_rank(shortened.few));
   const auto of = [&](std::uint16_t micro_batch) {
-    return floor_of(few, micro_batch, scenario.cluster, calibration, shortened.stands_for);
+    return floor_of(few, micro_batch, shortened.few.cluster, calibration, shortened.stands_for);
   };
   const Floor first = of(0), last = of(1);
   Outline outline;
@@ -351,16 +354,18 @@ Bytes expected_to_fit(const RankProgram& few, const RankProgram& more, double ti
   return std::max(of_tensors, Bytes((of_tensors + of_allocator).count / 2));
 }
 
-/// The step by two shorter models with the plan's own buckets and gathers; closely: by longer ones, and what the allocator
-/// makes of their tensors.
+/// The step by two shorter models with the plan's own buckets and gathers, on one rank; closely: by longer ones, with ranks that
+/// do something else, and by what the allocator makes of their tensors.
 Outline step_outline(const Scenario& scenario, bool closely, const Calibration& calibration) {
   std::optional<Shortened> shortened = shorten(scenario, closely ? 4 : 1);
   if (!shortened) return {};
   shortened->few.plan.zero = shortened->more.plan.zero = scenario.plan.zero;
   const int rank = first_rank(scenario);
   StepProgram few = build_step(shortened->few, rank), more = build_step(shortened->more, rank);
-  add_other_ranks(shortened->few, few);
-  add_other_ranks(shortened->more, more);
+  if (closely) {
+    add_other_ranks(shortened->few, few);
+    add_other_ranks(shortened->more, more);
+  }
   const RankProgram &of_few = few.classes.front().program, &of_more = more.classes.front().program;
   const double times = static_cast<double>(shortened->left_out) / static_cast<double>(shortened->apart);
   const LedgerContext context = ledger_context(scenario);
@@ -377,7 +382,7 @@ Outline outline_of(const Scenario& scenario, OutlineOf what, const Calibration& 
     return step_outline(scenario, what == OutlineOf::close_step, calibration);
   std::optional<Shortened> shortened = shorten(scenario);
   if (!shortened) return {};
-  return what == OutlineOf::layers ? layers_outline(*shortened, scenario, calibration)
+  return what == OutlineOf::layers ? layers_outline(*shortened, calibration)
                                    : memory_outline(*shortened, scenario, calibration);
 }
 

@@ -67,9 +67,12 @@ std::vector<GradientBuckets::Slice> GradientBuckets::slices() const {
   std::vector<Slice> result;
   for (const Entry& entry : entries_) {
     const OptimizerGroup& group = groups_[entry.group];
-    for (std::int64_t owner = group.offsets[entry.index] / group.partition(); owner < group.ranks; ++owner) {
-      const std::int64_t elements = group.slice(entry.index, owner);
-      if (elements == 0) break;
+    const std::int64_t partition = group.partition();
+    const std::int64_t end = group.offsets[entry.index] + group.parameters[entry.index]->numel();
+    std::int64_t begin = group.offsets[entry.index];
+    for (std::int64_t owner = begin / partition; owner < group.ranks && begin < end; ++owner) {
+      const std::int64_t elements = std::min(end, (owner + 1) * partition) - begin;
+      begin += elements;
       const bool joined = !result.empty() && result.back().group == group.group && result.back().owner == owner &&
                           !(adds_slices() && owner == group.rank);
       if (joined) {
@@ -164,8 +167,11 @@ void GradientBuckets::reduce_separate() {
 // One collective a process group in order of appearance, or one a process group and owner.
 void GradientBuckets::reduce_together(const Tensor& source, const std::vector<Slice>& all) {
   const bool by_owner = !plan_.zero.use_multi_rank_bucket_allreduce;
+  const auto alike = [&](const Slice& slice) { return slice.group == all.front().group; };
   std::vector<std::vector<Slice>> sets;
-  for (const Slice& slice : all) {
+  const bool is_one = !by_owner && std::all_of(all.begin(), all.end(), alike);
+  if (is_one) sets.push_back(all);
+  for (const Slice& slice : is_one ? std::span<const Slice>() : std::span<const Slice>(all)) {
     const auto found = std::find_if(sets.begin(), sets.end(), [&](const std::vector<Slice>& set) {
       return set.front().group == slice.group && (!by_owner || set.front().owner == slice.owner);
     });
@@ -176,21 +182,19 @@ void GradientBuckets::reduce_together(const Tensor& source, const std::vector<Sl
     }
   }
   for (const std::vector<Slice>& set : sets) {
-    std::vector<Slice> chunk;
+    std::size_t first = 0;  // of those that go together
     std::int64_t elements = 0;
-    for (const Slice& slice : set) {
-      chunk.push_back(slice);
-      elements += slice.elements;
-      if (elements <= plan_.zero.reduce_bucket_size) continue;
-      reduce_once(source, chunk, elements);
-      chunk.clear();
+    for (std::size_t i = 0; i < set.size(); ++i) {
+      elements += set[i].elements;
+      if (elements <= plan_.zero.reduce_bucket_size && i + 1 < set.size()) continue;
+      reduce_once(source, std::span<const Slice>(set).subspan(first, i + 1 - first), elements);
+      first = i + 1;
       elements = 0;
     }
-    if (!chunk.empty()) reduce_once(source, chunk, elements);
   }
 }
 
-void GradientBuckets::reduce_once(const Tensor& source, const std::vector<Slice>& chunk, std::int64_t elements) {
+void GradientBuckets::reduce_once(const Tensor& source, std::span<const Slice> chunk, std::int64_t elements) {
   const Slice& first = chunk.front();
   if (chunk.size() == 1) {
     Tensor view = source.view_as({{elements}});

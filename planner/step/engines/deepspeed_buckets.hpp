@@ -17,6 +17,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "planner/step/engines/deepspeed_groups.hpp"
@@ -65,7 +66,7 @@ class GradientBuckets {
   void reduce_separate();
   void average(const Tensor& gradients);
   void reduce_together(const Tensor& source, const std::vector<Slice>& slices);
-  void reduce_once(const Tensor& source, const std::vector<Slice>& slices, std::int64_t elements);
+  void reduce_once(const Tensor& source, std::span<const Slice> slices, std::int64_t elements);
   void communicate(Tensor& tensor, const Slice& slice);
 
   Trace& trace_;
