@@ -1,9 +1,9 @@
 // The steps of an answer (gui/session/answer.hpp).
 #include "gui/session/answer.hpp"
 
+#include <future>
 #include <utility>
 
-#include "planner/base/check.hpp"
 #include "planner/base/machine_error.hpp"
 #include "planner/spec/read_calibration.hpp"
 
@@ -19,6 +19,66 @@ void derive(Answer& answer, const Evaluation& evaluation) {
   answer.live = live_at_peak(evaluation.rank_program(), evaluation.ledger.replay, least_tensor);
   answer.volume = account_volume(evaluation.program, evaluation.rank_program(), evaluation.scenario.cluster);
   answer.loads = loads_of(answer.volume, evaluation.scenario.cluster);
+}
+
+/// Where ranks differ any stands for the others until the answer has settled.
+std::shared_ptr<Evaluation> begin(Scenario scenario) {
+  const int rank = distinct_ranks(scenario).front().rank;
+  return std::make_shared<Evaluation>(build_alone(std::move(scenario), rank));
+}
+
+/// With the ranks that are on the clock together, of which the hottest is told of.
+std::shared_ptr<Evaluation> whole_program(const Answer& quick) {
+  std::shared_ptr<Evaluation> evaluation = quick.begun ? std::exchange(quick.begun, nullptr) : begin(*quick.scenario);
+  complete(*evaluation, true);
+  return evaluation;
+}
+
+std::shared_ptr<Answer> with_controls(const Answer& quick, ControlStates controls) {
+  auto answer = std::make_shared<Answer>(quick);
+  answer->begun = nullptr;
+  answer->controls = std::move(controls);
+  answer->settled = true;
+  return answer;
+}
+
+AnswerPtr with_ledger(const Answer& quick, const std::shared_ptr<Evaluation>& evaluation, ControlStates controls) {
+  auto answer = with_controls(quick, std::move(controls));
+  derive(*answer, *evaluation);
+  answer->evaluation = evaluation;
+  answer->ledger = {evaluation, &evaluation->ledger};
+  answer->scenario = {evaluation, &evaluation->scenario};
+  return answer;
+}
+
+struct Simulation {
+  Diagnostics diagnostics;
+  std::shared_ptr<SimulatedStep> step;  ///< null where the calibration has errors
+  std::vector<LiveBytes> live_bytes;
+};
+
+/// Reads the program alone: the ledger may be made at the same time.
+Simulation simulate_program(const Evaluation& evaluation) {
+  Simulation result;
+  try {
+    const auto calibration = load_calibration({}, evaluation.scenario.cluster);
+    result.diagnostics = calibration.diagnostics();
+    if (!calibration) return result;
+    result.step =
+        std::make_shared<SimulatedStep>(simulated(evaluation.program, evaluation.scenario.cluster, *calibration));
+    result.live_bytes = live_bytes(evaluation.rank_program(), result.step->timeline, 0);
+  } catch (const MachineError& error) {
+    result.diagnostics.push_back(make_error("machine", error.what()));
+  }
+  return result;
+}
+
+AnswerPtr with_step(const Answer& settled, Simulation simulation) {
+  auto answer = std::make_shared<Answer>(settled);
+  answer->diagnostics.insert(answer->diagnostics.end(), simulation.diagnostics.begin(), simulation.diagnostics.end());
+  answer->step = std::move(simulation.step);
+  answer->live_bytes = std::move(simulation.live_bytes);
+  return answer;
 }
 
 }  // namespace
@@ -37,10 +97,7 @@ AnswerPtr answer_quickly(const ScenarioText& text, std::uint64_t generation) {
   answer->controls = states_of(*answer->inputs, text, false);
   if (plimsoll::has_errors(answer->diagnostics) || !answer->inputs->model() || !answer->inputs->cluster())
     return answer;
-  Scenario scenario = answer->inputs->scenario();
-  // Where ranks differ any stands for the others until the answer has settled.
-  const int rank = distinct_ranks(scenario).front().rank;
-  auto begun = std::make_shared<Evaluation>(build_alone(std::move(scenario), rank));
+  auto begun = begin(answer->inputs->scenario());
   Evaluation& evaluation = *begun;
   Ledger& ledger = evaluation.ledger;
   ledger.capacity = evaluation.context.capacity;
@@ -57,42 +114,34 @@ AnswerPtr answer_quickly(const ScenarioText& text, std::uint64_t generation) {
   return answer;
 }
 
-AnswerPtr settle(const Answer& quick) {
+AnswerPtr without_program(const Answer& quick) {
   auto answer = std::make_shared<Answer>(quick);
-  answer->controls = states_of(*answer->inputs, answer->text, true);
-  answer->settled = true;
-  if (quick.has_errors()) return answer;
-  std::shared_ptr<Evaluation> evaluation = std::exchange(quick.begun, nullptr);
   answer->begun = nullptr;
-  CHECK(evaluation, "an answer settles once");
-  if (distinct_ranks(evaluation->scenario).size() == 1) {
-    evaluation->ledger = make_ledger(evaluation->rank_program(), evaluation->context);
-  } else {
-    *evaluation = evaluate(std::move(evaluation->scenario));
-  }
-  derive(*answer, *evaluation);
-  answer->evaluation = evaluation;
-  answer->ledger = {evaluation, &evaluation->ledger};
-  answer->scenario = {evaluation, &evaluation->scenario};
   return answer;
 }
 
-AnswerPtr simulate(const Answer& settled) {
-  auto answer = std::make_shared<Answer>(settled);
-  const Evaluation& evaluation = *settled.evaluation;
-  try {
-    const auto calibration = load_calibration({}, evaluation.scenario.cluster);
-    answer->diagnostics.insert(answer->diagnostics.end(), calibration.diagnostics().begin(),
-                               calibration.diagnostics().end());
-    if (!calibration) return answer;
-    auto step =
-        std::make_shared<SimulatedStep>(simulated(evaluation.program, evaluation.scenario.cluster, *calibration));
-    answer->live_bytes = live_bytes(evaluation.rank_program(), step->timeline, 0);
-    answer->step = std::move(step);
-  } catch (const MachineError& error) {
-    answer->diagnostics.push_back(make_error("machine", error.what()));
+AnswerPtr settle(const Answer& quick) {
+  if (quick.has_errors()) return with_controls(quick, states_of(*quick.inputs, quick.text, true));
+  const auto evaluation = whole_program(quick);
+  evaluation->ledger = make_ledger(evaluation->rank_program(), evaluation->context);
+  return with_ledger(quick, evaluation, states_of(*quick.inputs, quick.text, true));
+}
+
+AnswerPtr simulate(const Answer& settled) { return with_step(settled, simulate_program(*settled.evaluation)); }
+
+void settle_and_simulate(const Answer& quick, const std::function<bool(AnswerPtr)>& next) {
+  if (quick.has_errors()) {
+    next(settle(quick));
+    return;
   }
-  return answer;
+  const auto evaluation = whole_program(quick);
+  constexpr auto beside =
+      std::launch::async | std::launch::deferred;  // on this thread where there is no other to be had
+  auto controls = std::async(beside, [&] { return states_of(*quick.inputs, quick.text, true); });
+  auto step = std::async(beside, [&] { return simulate_program(*evaluation); });
+  evaluation->ledger = make_ledger(evaluation->rank_program(), evaluation->context);
+  const AnswerPtr settled = with_ledger(quick, evaluation, controls.get());
+  if (next(settled)) next(with_step(*settled, step.get()));
 }
 
 AnswerPtr find_remedy(const Answer& simulated, const std::stop_token& stop) {

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -52,7 +53,8 @@ struct Answer {
 
   bool has_errors() const { return !ledger; }
 
-  /// Belongs to the steps: the program on its way from the first to the second.  (Its text lives where it is: no copies.)
+  /// Belongs to the steps: the program on its way from the first to the second; null where it was not kept, and is built anew.
+  /// (Its text lives where it is: no copies.)
   mutable std::shared_ptr<Evaluation> begun;
 };
 
@@ -60,10 +62,15 @@ using AnswerPtr = std::shared_ptr<const Answer>;
 
 /// The first step.
 AnswerPtr answer_quickly(const ScenarioText& text, std::uint64_t generation);
+/// The same answer without its program, a thousandth of its size: for those that may never be asked for.
+AnswerPtr without_program(const Answer& quick);
 /// The second: from an answer of the first, which gives up its program for it, so once only.
 AnswerPtr settle(const Answer& quick);
 /// The third: from an answer of the second.
 AnswerPtr simulate(const Answer& settled);
+/// The second and the third beside each other, since both only read the program.
+/// @param next is called with each; where it returns false there is no further one
+void settle_and_simulate(const Answer& quick, const std::function<bool(AnswerPtr)>& next);
 /// The last: looks for the smallest change where the verdict is not `fits`.
 AnswerPtr find_remedy(const Answer& simulated, const std::stop_token& stop);
 

@@ -28,9 +28,15 @@ void keep_freed_memory() {
   static_cast<void>(done);
 }
 
+/// An answer without its program takes as much as so many ops.
+constexpr std::size_t ops_beside = 2'000;
+
+/// Of the likely questions so many get answers with their programs, ready to settle; the rest the figures alone.
+constexpr std::size_t kept_programs = 2;
+
 std::size_t ops_of(const AnswerPtr& answer) {
   const Evaluation* evaluation = answer->evaluation ? answer->evaluation.get() : answer->begun.get();
-  return evaluation != nullptr ? evaluation->rank_program().ops.size() : 0;
+  return ops_beside + (evaluation != nullptr ? evaluation->rank_program().ops.size() : 0);
 }
 
 }  // namespace
@@ -61,6 +67,7 @@ std::uint64_t Evaluator::ask(ScenarioText text) {
 void Evaluator::prepare(std::vector<ScenarioText> likely) {
   const std::lock_guard lock(mutex_);
   likely_ = {likely.rbegin(), likely.rend()};
+  programs_to_keep_ = kept_programs;
   expected_.notify_one();
 }
 
@@ -84,9 +91,9 @@ bool Evaluator::deliver(const AnswerPtr& answer) {
     }
     ++counts_.delivered;
   }
-  std::erase_if(delivered_, [](const AnswerPtr& old) { return old.use_count() == 1; });
   delivered_.push_back(answer);
   deliver_(answer);
+  std::erase_if(delivered_, [](const AnswerPtr& old) { return old.use_count() == 1; });
   return true;
 }
 
@@ -139,16 +146,19 @@ void Evaluator::settle_newest(const std::stop_token& stop) {
 void Evaluator::look_ahead(const std::stop_token& stop) {
   while (true) {
     ScenarioText text;
+    bool with_program = false;
     {
       std::unique_lock lock(mutex_);
       if (!expected_.wait(lock, stop, [&] { return !likely_.empty(); })) return;
       text = std::move(likely_.back());
       likely_.pop_back();
+      with_program = programs_to_keep_ > 0;
+      if (with_program) --programs_to_keep_;
       if (is_known(text)) continue;
       preparing_ = text;
     }
     AnswerPtr answer = answer_quickly(text, 0);
-    if (!answer->has_errors()) remember(answer);
+    if (!answer->has_errors()) remember(with_program ? answer : without_program(*answer));
     const std::lock_guard lock(mutex_);
     preparing_.reset();
     prepared_.notify_all();
@@ -166,12 +176,18 @@ bool Evaluator::settle_in_steps(AnswerPtr answer) {
     }
     overtaken = newer_.get_token();
   }
+  bool newest = true;
   const auto next = [&](AnswerPtr further) {
     answer = std::move(further);
-    return deliver(answer) && answer->evaluation != nullptr;
+    newest = deliver(answer);
+    return newest;
   };
-  if (!answer->settled && !next(settle(*answer))) return false;
-  if (!answer->step && !next(simulate(*answer))) return false;
+  if (!answer->settled) {
+    settle_and_simulate(*AnswerPtr(answer), next);
+  } else if (!answer->step) {
+    next(simulate(*answer));
+  }
+  if (!newest || !answer->evaluation) return false;
   remember(answer);
   if (answer->remedy_known) return true;
   if (!next(find_remedy(*answer, overtaken))) return false;
@@ -205,7 +221,7 @@ AnswerPtr Evaluator::remembered(const ScenarioText& text, const std::stop_token&
   ++counts_.remembered;
   AnswerPtr answer = *found;
   memory_.erase(found);
-  if (answer->settled) memory_.push_front(answer);  // else its program is given up when it settles
+  if (!answer->begun) memory_.push_front(answer);  // else its program is given up when it settles
   return answer;
 }
 

@@ -1,6 +1,6 @@
 // Who evaluates while the user goes on editing?  Three threads: one gives every newest edit its first answer, the second lets
-// the newest answer settle once edits pause, the third looks ahead at what is likely to be asked next.  An edit carries a generation number; whatever is not of the newest generation when
-// it is done is stale and dropped, and counted.  No Qt here.
+// the newest answer settle once edits pause, the third looks ahead at what is likely to be asked next.  An edit carries a
+// generation number; whatever is not of the newest generation when it is done is stale and dropped, and counted.  No Qt here.
 #pragma once
 
 #include <atomic>
@@ -61,6 +61,7 @@ class Evaluator {
   std::optional<Question> question_;       ///< not begun
   AnswerPtr to_settle_;                    ///< not begun
   std::vector<ScenarioText> likely_;       ///< not begun, the next one last
+  std::size_t programs_to_keep_ = 0;       ///< for so many of them
   std::optional<ScenarioText> preparing_;  ///< begun
   std::uint64_t newest_ = 0;
   std::stop_source newer_;  ///< stopped when a newer edit comes

@@ -97,14 +97,20 @@ void Session::expect(const QString& key) {
   const Control* control = find_control(key.toStdString());
   if (control == nullptr || is_stale()) return;
   const ControlState& state = good_->controls.at(control->key);
-  const std::size_t at = place_of(*control, state.value);
-  if (at == control->values.size()) return;
+  const std::size_t stops = control->values.size(), at = place_of(*control, state.value);
+  if (at == stops) return;
   std::vector<ScenarioText> likely;
-  for (const std::size_t index : {upwards_ ? at + 1 : at - 1, upwards_ ? at - 1 : at + 1}) {
+  const auto add = [&](std::size_t index) {
     // A value that is not legal is told quickly, so that until the answer settles all are tried.
-    if (index >= control->values.size() || !state.refused[index].empty()) continue;
+    if (index >= stops || !state.refused[index].empty()) return;
     likely.push_back(text());
     likely.back().settings[control->key] = control->values[index];
+  };
+  // Until the answer is whole its own figures come first, and a hand goes on as it went.
+  const std::size_t reach = good_->remedy_known ? stops : 1;
+  for (std::size_t far = 1; far <= reach; ++far) {
+    add(upwards_ ? at + far : at - far);
+    if (good_->remedy_known) add(upwards_ ? at - far : at + far);
   }
   evaluator_.prepare(std::move(likely));
 }
@@ -115,19 +121,27 @@ void Session::unset(const QString& key) {
   edit(std::move(text), key, false);
 }
 
-void Session::set_model(const QString& model) {
+ScenarioText Session::with_model(const QString& model) const {
   ScenarioText text = this->text();
   text.model = model.toStdString();
-  edit(std::move(text), "model", false);
+  return text;
 }
 
-void Session::set_cluster(const QString& cluster, int nodes) {
+ScenarioText Session::with_cluster(const QString& cluster, int nodes) const {
   ScenarioText text = this->text();
   text.cluster = cluster.toStdString();
   text.nodes = nodes;
   text.settings.erase("world_size");  // all GPUs of the new one
-  edit(std::move(text), "cluster", true);
+  return text;
 }
+
+void Session::set_model(const QString& model) { edit(with_model(model), "model", false); }
+
+void Session::set_cluster(const QString& cluster, int nodes) { edit(with_cluster(cluster, nodes), "cluster", true); }
+
+void Session::expect_model(const QString& model) { evaluator_.prepare({with_model(model)}); }
+
+void Session::expect_cluster(const QString& cluster, int nodes) { evaluator_.prepare({with_cluster(cluster, nodes)}); }
 
 void Session::set_plan_file(const QString& path) {
   ScenarioText text = this->text();

@@ -54,8 +54,11 @@ class Session : public QObject {
   void restore(const SessionState& state);
   void undo();
   void redo();
-  /// An edit of this key is likely: its neighbouring values are looked at ahead, first the one in the direction of the last move.
+  /// An edit of this key is likely: its values are looked at ahead, the nearest first, in the direction of the last move.
   void expect(const QString& key);
+  /// This model, or this cluster, is under the hand.
+  void expect_model(const QString& model);
+  void expect_cluster(const QString& cluster, int nodes);
   /// Asks again, with files read anew.
   void reload();
   void compare_with_now();  ///< the text as it stands becomes plan B
@@ -69,6 +72,8 @@ class Session : public QObject {
   void refused(const Diagnostics& problems);  ///< of a session's file that cannot be opened; nothing else has changed
 
  private:
+  ScenarioText with_model(const QString& model) const;
+  ScenarioText with_cluster(const QString& cluster, int nodes) const;
   void edit(ScenarioText text, const QString& key, bool merge);
   void ask();
   void take(const AnswerPtr& answer);

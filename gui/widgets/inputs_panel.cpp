@@ -135,6 +135,9 @@ void InputsPanel::build_files(QFormLayout* form) {
   connect(model_->lineEdit(), &QLineEdit::editingFinished, this, take_model);
   connect(cluster_, &QComboBox::activated, this, take_cluster);
   connect(cluster_->lineEdit(), &QLineEdit::editingFinished, this, take_cluster);
+  connect(model_, &QComboBox::highlighted, this, [this](int index) { session_.expect_model(model_->itemText(index)); });
+  connect(cluster_, &QComboBox::highlighted, this,
+          [this](int index) { session_.expect_cluster(cluster_->itemText(index), nodes_->value()); });
   connect(nodes_, &QSpinBox::valueChanged, this, take_cluster);
   connect(plan_, &QLineEdit::editingFinished, this, [this] {
     const QString path = plan_->text().trimmed();

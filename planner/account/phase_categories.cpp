@@ -79,15 +79,21 @@ Replay replay_sizes(const RankProgram& program) {
   Replay replay;
   Live live(program);
   std::size_t span = 0;
+  OpId same_until = 0;  // ops before it belong to the phase at the back: names are compared once a span
   for (OpId id = 0; id < program.ops.size(); ++id) {
-    while (span < program.phases.size() && id >= program.phases[span].end) ++span;
-    const bool known = span < program.phases.size() && id >= program.phases[span].first;
-    const char* name = known ? program.phases[span].name : "between phases";
-    if (replay.phases.empty() || replay.phases.back().name != name) {
-      replay.phases.push_back({});
-      replay.phases.back().name = name;
-      replay.phases.back().allocated_peak = live.sum();
-      replay.phases.back().peak_op = id;
+    if (id >= same_until) {
+      while (span < program.phases.size() && id >= program.phases[span].end) ++span;
+      const bool ends = span == program.phases.size(), known = !ends && id >= program.phases[span].first;
+      const char* name = known ? program.phases[span].name : "between phases";
+      same_until = known  ? program.phases[span].end
+                   : ends ? static_cast<OpId>(program.ops.size())
+                          : program.phases[span].first;
+      if (replay.phases.empty() || replay.phases.back().name != name) {
+        replay.phases.push_back({});
+        replay.phases.back().name = name;
+        replay.phases.back().allocated_peak = live.sum();
+        replay.phases.back().peak_op = id;
+      }
     }
     PhaseMemory& phase = replay.phases.back();
     if (live.take(program.ops[id])) {
@@ -98,7 +104,7 @@ Replay replay_sizes(const RankProgram& program) {
       if (id >= program.steady_first && id < program.steady_end && live.sum() > replay.allocated_peak) {
         replay.allocated_peak = live.sum();
         replay.peak_op = id;
-        replay.peak_phase = name;
+        replay.peak_phase = phase.name;
         replay.categories_at_peak = live.categories();
       }
     }

@@ -118,19 +118,23 @@ Evaluation build_alone(Scenario scenario, int rank) {
   return evaluation;
 }
 
+void complete(Evaluation& alone, bool hottest) {
+  StepProgram& program = alone.program;
+  std::vector<std::string> digests = add_other_ranks(alone.scenario, program);
+  if (!hottest || program.classes.size() == 1) return;
+  const std::size_t told = hottest_class(program, alone.context);
+  std::swap(program.classes.front(), program.classes[told]);
+  program.digest = std::move(digests[told]);
+  alone.rank = program.classes.front().example_rank;
+}
+
 Evaluation build(Scenario scenario, RankChoice choice) {
   const bool hottest = choice.kind == RankChoice::Kind::hottest;
   const int rank = hottest                                 ? distinct_ranks(scenario).front().rank
                    : choice.kind == RankChoice::Kind::mean ? mean_rank(scenario)
                                                            : choice.rank;
   Evaluation evaluation = build_alone(std::move(scenario), rank);
-  StepProgram& program = evaluation.program;
-  std::vector<std::string> digests = add_other_ranks(evaluation.scenario, program);
-  if (!hottest || program.classes.size() == 1) return evaluation;
-  const std::size_t told = hottest_class(program, evaluation.context);
-  std::swap(program.classes.front(), program.classes[told]);
-  program.digest = std::move(digests[told]);
-  evaluation.rank = program.classes.front().example_rank;
+  complete(evaluation, hottest);
   return evaluation;
 }
 

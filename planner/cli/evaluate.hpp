@@ -44,6 +44,9 @@ Evaluation build(Scenario scenario, RankChoice choice = {});
 /// The same for one rank, without the others: quick, and without a clock.
 Evaluation build_alone(Scenario scenario, int rank);
 
+/// Adds the ranks that build_alone() leaves out.  @param hottest the one with the highest device peak becomes the rank told of
+void complete(Evaluation& alone, bool hottest);
+
 /// @param scenario checked: it has passed check_legality()
 /// @param bistable replay the alternative histories too; a search, which compares many plans, need not
 Evaluation evaluate(Scenario scenario, RankChoice choice = {}, bool bistable = true);

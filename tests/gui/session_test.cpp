@@ -189,6 +189,35 @@ TEST(Session, LooksAheadAtTheNeighboursOfTheValueThatMoves) {
   EXPECT_EQ(session.good()->ledger->allocated_peak.value, answer_fully(session.text())->ledger->allocated_peak.value);
 }
 
+TEST(Session, LooksAheadAtEveryStopOfAControlOnceTheAnswerIsWhole) {
+  Session session(small_state(), {});
+  ASSERT_TRUE(settles(session));
+  session.expect("sequence");
+  testing::wait_until([] { return false; }, 2);  // time to look ahead
+  session.set("sequence", "32768");              // far from the default, so that its program was not kept
+  ASSERT_TRUE(settles(session));
+  EXPECT_EQ(session.counts().remembered, 1U);
+  const AnswerPtr alone = answer_fully(session.text());
+  EXPECT_EQ(session.good()->ledger->device_peak.value, alone->ledger->device_peak.value);
+  EXPECT_EQ(session.good()->step->timeline.step_time, alone->step->timeline.step_time);
+}
+
+TEST(Session, LooksAheadAtTheModelAndTheClusterUnderTheHand) {
+  Session session(small_state(), {});
+  ASSERT_TRUE(settles(session));
+  session.expect_model("olmoe-1b-7b");
+  testing::wait_until([] { return false; }, 2);  // time to look ahead
+  session.set_model("olmoe-1b-7b");
+  ASSERT_TRUE(settles(session));
+  EXPECT_EQ(session.counts().remembered, 1U);
+  session.expect_cluster("16xh100", 0);
+  testing::wait_until([] { return false; }, 2);
+  session.set_cluster("16xh100", 0);
+  ASSERT_TRUE(settles(session));
+  EXPECT_EQ(session.counts().remembered, 2U);
+  EXPECT_EQ(session.good()->ledger->allocated_peak.value, answer_fully(session.text())->ledger->allocated_peak.value);
+}
+
 TEST(Measured, RecordsAreToldApartAndBrokenOnesSayWhere) {
   const QTemporaryDir folder;
   const auto write = [&](const char* name, const char* text) {

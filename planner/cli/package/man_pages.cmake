@@ -1,5 +1,6 @@
-# Which man pages does the program have?  plimsoll.1 and a page a command, made of the program's own --help, so that none of them
-# can be out of date.  Run while building:  cmake -DPROGRAM=... -DOUT=... -DVERSION=... -P man_pages.cmake
+# Which man pages does a program have?  Its own, as plimsoll-run.1, and a page a command, as plimsoll-ledger.1, made of the
+# program's own --help, so that none of them can be out of date.  Run while building:
+#   cmake -DPROGRAM=... -DOUT=... -DVERSION=... -DSEE_ALSO=page,page -P man_pages.cmake
 function(help_of result)
   execute_process(COMMAND ${CMAKE_COMMAND} -E env NO_COLOR=1 COLUMNS=80 ${PROGRAM} ${ARGN} --help
                   OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
@@ -20,18 +21,29 @@ function(write_page name summary help see_also)
        ".SH DESCRIPTION\n.nf\n${help}.fi\n.SH SEE ALSO\n${see_also}\n")
 endfunction()
 
+# Each page's name with its section, as a line of SEE ALSO.
+function(references result)
+  list(TRANSFORM ARGN REPLACE "(.+)" ".BR \\1 (1)")
+  list(JOIN ARGN ",\n" lines)
+  set(${result} "${lines}" PARENT_SCOPE)
+endfunction()
+
+get_filename_component(name ${PROGRAM} NAME_WE)
 help_of(all)
-string(REGEX MATCH "Subcommands:\n(.*)\n\nAlso" part "${all}")
-string(REGEX MATCHALL "  [a-z]+ +[^\n]+" lines "${CMAKE_MATCH_1}")
 set(pages "")
-foreach(line ${lines})
-  string(REGEX MATCH "^  ([a-z]+) +(.*)$" part "${line}")
-  set(command ${CMAKE_MATCH_1})
-  set(summary "${CMAKE_MATCH_2}")
-  help_of(help ${command})
-  write_page(plimsoll-${command} "${summary}" "${help}" ".BR plimsoll (1)")
-  list(APPEND pages ".BR plimsoll-${command} (1)")
-endforeach()
-list(JOIN pages ",\n" see_also)
-write_page(plimsoll "memory and communication planning for ZeRO and Mixture-of-Experts training" "${all}"
-           "${see_also},\n.BR plimsoll-gui (1)")
+if(all MATCHES "Subcommands:\n((  [a-z][^\n]*\n)+)")
+  string(REGEX MATCHALL "  [a-z]+ +[^\n]+" lines "${CMAKE_MATCH_1}")
+  foreach(line ${lines})
+    string(REGEX MATCH "^  ([a-z]+) +(.*)$" part "${line}")
+    set(command ${CMAKE_MATCH_1})
+    set(summary "${CMAKE_MATCH_2}")
+    help_of(help ${command})
+    references(see_also ${name})
+    write_page(${name}-${command} "${summary}" "${help}" "${see_also}")
+    list(APPEND pages ${name}-${command})
+  endforeach()
+endif()
+string(REPLACE "," ";" others "${SEE_ALSO}")
+references(see_also ${pages} ${others})
+string(REGEX MATCH "^[^\n]*[^\n.]" summary "${all}")
+write_page(${name} "${summary}" "${all}" "${see_also}")

@@ -1,5 +1,5 @@
-# Completion of plimsoll's commands, options, presets and keys for bash.  Commands and options are taken from the program's
-# own --help, presets from its folder.
+# Completion of the commands, options, presets and keys of plimsoll, plimsoll-run and plimsoll-calibrate for bash.  Commands
+# and options are taken from the program's own --help, presets from its folder.
 _plimsoll_presets() {
   local program folder
   program=$(readlink -f "$(command -v plimsoll)" 2>/dev/null) || return
@@ -11,17 +11,27 @@ _plimsoll_presets() {
 }
 
 _plimsoll() {
-  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} words
-  # bash splits words at "=": --set zero.stage=3
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    words=$(plimsoll --help 2>/dev/null | sed -n '/^Subcommands:/,$ s/^  \([a-z][a-z]*\) .*/\1/p')
-    mapfile -t COMPREPLY < <(compgen -W "$words --help --version" -- "$word")
-    return
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} words at=1
+  local -a command=("$1")
+  # "plimsoll run" is plimsoll-run.
+  if [[ $1 == plimsoll && $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} =~ ^(run|calibrate)$ ]]; then
+    command=("plimsoll-${COMP_WORDS[1]}")
+    at=2
   fi
+  if [[ ${command[0]} != plimsoll-run ]]; then
+    if [ "$COMP_CWORD" -eq "$at" ]; then
+      words=$("${command[@]}" --help 2>/dev/null | sed -n '/^Subcommands:/,$ s/^  \([a-z][a-z]*\) .*/\1/p')
+      mapfile -t COMPREPLY < <(compgen -W "$words --help --version" -- "$word")
+      return
+    fi
+    command+=("${COMP_WORDS[at]}")
+  fi
+  # bash splits words at "=": --set zero.stage=3
   case $before in
     --model) words=$(_plimsoll_presets models) ;;
-    --calibration) words=$(_plimsoll_presets calibrations) ;;
+    --calibration | --base) words=$(_plimsoll_presets calibrations) ;;
     --cluster) words="8xh100 8xh200 8xb200 8xh800 8xa100-80 8xa100-40 8x4090 16xh100 64xh100 $(_plimsoll_presets clusters)" ;;
+    --backend) words="cuda host" ;;
     --rank) words="hottest mean 0" ;;
     --set)
       words="engine= world_size= expert_parallel= micro_batch= sequence= gradient_accumulation= precision= zero.stage=
@@ -31,7 +41,7 @@ _plimsoll() {
       ;;
     *)
       if [[ $word == -* ]]; then
-        words=$(plimsoll "$command" --help 2>/dev/null | grep -oE -- '--[a-z][a-z-]*' | sort -u)
+        words=$("${command[@]}" --help 2>/dev/null | grep -oE -- '--[a-z][a-z0-9-]*' | sort -u)
       else
         compopt -o default
         COMPREPLY=()
@@ -40,6 +50,6 @@ _plimsoll() {
       ;;
   esac
   mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
-  case $before in --model | --cluster | --calibration) compopt -o default ;; esac
+  case $before in --model | --cluster | --calibration | --base) compopt -o default ;; esac
 }
-complete -F _plimsoll plimsoll
+complete -F _plimsoll plimsoll plimsoll-run plimsoll-calibrate

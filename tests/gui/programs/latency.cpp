@@ -1,7 +1,11 @@
 // How long from a slider's step to the frame that shows the new ledger and volumes, how many stale answers are dropped while it
-// is dragged, and does a day of edits leave the memory as it was?
+// is dragged, how long does a frame of a timeline of 10^5 ops take, and does a day of edits leave the memory as it was?
 //
-//   gui_latency [EDITS]    offscreen; EDITS random edits for the soak, 10000 unless stated; 0 leaves it out
+//   gui_latency [EDITS [MODEL]]    offscreen; EDITS random edits for the soak, 10000 unless stated; 0 leaves it out; of one
+//                                  MODEL alone
+//
+// Steps are of three kinds.  "Stop by stop" and "jumps" are those of a hand, which takes 200 ms from one to the next, so that
+// what is likely has been looked at ahead; "cold" are jumps of which nothing is known.
 #include <fmt/format.h>
 #include <malloc.h>
 #include <time.h>
@@ -12,6 +16,7 @@
 #include <QStandardPaths>
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <numeric>
 #include <random>
 
@@ -20,6 +25,8 @@
 #include "gui/widgets/inputs_panel.hpp"
 #include "gui/widgets/main_window.hpp"
 #include "gui/widgets/memory_page.hpp"
+#include "gui/widgets/step_pages.hpp"
+#include "gui/widgets/timeline_view.hpp"
 #include "tests/gui/support.hpp"
 
 namespace {
@@ -84,23 +91,29 @@ void print_line(const std::string& name, const Latencies& latencies) {
              both(latencies.window));
 }
 
-/// The slider of a key under the keyboard, as long as a hand needs to get from there to the first move.
-QSlider* touch(MainWindow& window, const char* key) {
-  QSlider* slider = window.inputs()->row(key)->slider();
-  slider->setFocus();
+/// From one move of a hand to the next.
+void pause_of_a_hand() {
   QElapsedTimer timer;
   timer.start();
-  wait_until([&] { return timer.elapsed() >= 150; });
-  return slider;
+  wait_until([&] { return timer.elapsed() >= 200; });
 }
 
 /// Moves a slider to the stops, each time waiting for the whole answer.
-Latencies measure(Session& session, MainWindow& window, const char* key, const std::vector<int>& stops) {
+/// @param cold without a pause, and with all forgotten
+Latencies measure(Session& session, MainWindow& window, const char* key, const std::vector<int>& stops, bool cold) {
   Frames frames;
   window.memory()->hull()->installEventFilter(&frames);
-  QSlider* slider = touch(window, key);
+  QSlider* slider = window.inputs()->row(key)->slider();
+  slider->setFocus();
   Latencies latencies;
   for (const int stop : stops) {
+    if (cold) {
+      session.reload();
+      settles(session);
+      session.expect({});  // what was being looked at ahead is dropped
+    } else {
+      pause_of_a_hand();
+    }
     const int before = frames.painted, value = slider->value();
     QElapsedTimer timer;
     timer.start();
@@ -151,6 +164,44 @@ void drag(Session& session, MainWindow& window, const char* key) {
   const EvaluatorCounts after = session.counts();
   fmt::print("  dragged, a step every 8 ms: {} edits, {} skipped, {} stale answers dropped\n",
              after.asked - before.asked, after.skipped - before.skipped, after.stale - before.stale);
+}
+
+/// Zooms in at several places, pans there and comes back, as a wheel and a hand do.
+/// @return false where a frame takes longer than a screen's, at the median
+bool timeline_frames() {
+  SessionState state;
+  state.scenario = scenario_text("qwen3-30b-a3b", "8xh200", {{"zero.stage", "3"}, {"moe.implementation", "loop"}});
+  Session session(state, {});
+  MainWindow window(session);
+  window.resize(1440, 900);
+  window.show();
+  if (!settles(session)) return false;
+  window.open_tab(2);
+  TimelineView* view = window.time()->timeline();
+  std::vector<double> frames;
+  const auto frame = [&] {
+    const double start = thread_ms();
+    view->repaint();
+    frames.push_back(thread_ms() - start);
+  };
+  const int width = view->width();
+  double shortest = view->visible_seconds();
+  for (const double place : {0.2, 0.5, 0.9}) {
+    view->fit();
+    frame();
+    for (int i = 0; i < 40; ++i) {
+      view->zoom(1.2, width * place);
+      frame();
+      view->pan(width * (i % 2 == 0 ? 0.3 : -0.3));
+      frame();
+    }
+    shortest = std::min(shortest, view->visible_seconds());
+  }
+  const double median = percentile(frames, 0.5);
+  fmt::print("timeline of {} ops, from {:.1f} s to {:.1f} ms in view: {} frames, median {:.1f} ms, worst {:.1f}\n",
+             session.good()->step->timeline.ops.size(), session.good()->step->step_time_s, shortest * 1e3,
+             frames.size(), median, percentile(frames, 1));
+  return median < 16;
 }
 
 double resident_mib() {
@@ -218,9 +269,10 @@ int main(int argc, char** argv) {
                                    {"mixtral-8x7b", "1024xh100", autoep}, {"deepseek-v3", "64xh100", autoep},
                                    {"deepseek-v3", "1024xh100", autoep},  {"deepseek-v3", "1024xh100", zero3}};
   bool first = true;
-  std::vector<double> all, all_jumps;  // first frames
+  std::map<std::string, std::vector<double>> all;  // first frames by kind of step
   fmt::print("{:62} first frame      settled         timeline        window only   ms: median, worst\n", "");
   for (const Case& c : cases) {
+    if (argc > 2 && std::string(argv[2]) != c.model) continue;
     SessionState state;
     state.scenario = scenario_text(c.model, c.cluster, c.settings);
     Session session(state, {});
@@ -235,21 +287,25 @@ int main(int argc, char** argv) {
                                          c.settings.count("expert_parallel") != 0 ? "ZeRO-3 ep 8" : "ZeRO-3");
     for (const char* key : {"micro_batch", "sequence"}) {
       const QSlider& slider = *window.inputs()->row(key)->slider();
-      const Latencies stepped = measure(session, window, key, steps(slider));
-      print_line(fmt::format("{} {}, stop by stop", name, key), stepped);
-      all.insert(all.end(), stepped.first.begin(), stepped.first.end());
-      session.reload();  // forgets what is known
-      settles(session);
-      const Latencies jumped = measure(session, window, key, jumps(slider));
-      print_line(fmt::format("{} {}, jumps", name, key), jumped);
-      all_jumps.insert(all_jumps.end(), jumped.first.begin(), jumped.first.end());
+      const auto measured = [&](const char* kind, const std::vector<int>& stops, bool cold) {
+        const Latencies latencies = measure(session, window, key, stops, cold);
+        print_line(fmt::format("{} {}, {}", name, key, kind), latencies);
+        all[kind].insert(all[kind].end(), latencies.first.begin(), latencies.first.end());
+        session.reload();  // forgets what is known
+        settles(session);
+      };
+      measured("stop by stop", steps(slider), false);
+      measured("jumps", jumps(slider), false);
+      measured("cold", jumps(slider), true);
     }
     drag(session, window, "micro_batch");
     print_alone(state.scenario);
   }
-  for (const auto& [name, values] : {std::pair("stop by stop", all), std::pair("jumps", all_jumps)})
+  for (const auto& [name, values] : all)
     fmt::print("first frames of all, {}: median {:.1f} ms, nine of ten under {:.1f}, worst {:.1f}\n", name,
                percentile(values, 0.5), percentile(values, 0.9), percentile(values, 1));
+  const bool fluid = timeline_frames();
   const int edits = argc > 1 ? std::atoi(argv[1]) : 10000;
-  return edits > 0 ? soak(edits) : 0;
+  const int soaked = edits > 0 ? soak(edits) : 0;
+  return fluid ? soaked : 1;
 }
