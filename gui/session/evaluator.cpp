@@ -16,10 +16,10 @@ constexpr auto pause_before_settling = std::chrono::milliseconds(30);
 constexpr std::size_t most_remembered_ops = 1'000'000;
 
 /// A step program is some ten thousand small pieces and a few large ones, made and dropped at every edit: memory that has been
-/// given back to the system and is asked for again costs more than the program itself.
+/// given back to the system and is asked for again costs more than the program itself.  Each thread keeps an arena of its own:
+/// two that build at once would wait for each other at every piece, and take half as long again.
 void keep_freed_memory() {
   static const bool done = [] {
-    mallopt(M_ARENA_MAX, 1);  // what one thread frees serves the other
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
     mallopt(M_TOP_PAD, 16 << 20);

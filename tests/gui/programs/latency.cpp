@@ -99,7 +99,7 @@ void pause_of_a_hand() {
 }
 
 /// Moves a slider to the stops, each time waiting for the whole answer.
-/// @param cold without a pause, and with all forgotten
+/// @param cold with all forgotten, and nothing looked at ahead
 Latencies measure(Session& session, MainWindow& window, const char* key, const std::vector<int>& stops, bool cold) {
   Frames frames;
   window.memory()->hull()->installEventFilter(&frames);
@@ -110,7 +110,8 @@ Latencies measure(Session& session, MainWindow& window, const char* key, const s
     if (cold) {
       session.reload();
       settles(session);
-      session.expect({});  // what was being looked at ahead is dropped
+      session.expect_model("none");  // in place of what was being looked at ahead
+      pause_of_a_hand();
     } else {
       pause_of_a_hand();
     }
