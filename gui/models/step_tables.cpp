@@ -96,6 +96,8 @@ TableData path_table(const Evaluation& evaluation, const SimulatedStep& step) {
                    {"start", true, {}},
                    {"end", true, {}}},
                   {}};
+  const auto& ranks = step.timeline.classes;
+  if (ranks.size() > 1) table.columns.push_back({"of", false, "the rank that it goes through"});
   for (const std::uint32_t index : step.timeline.critical_path) {
     const TimedOp& timed = step.timeline.ops[index];
     const Op& op = program_of(evaluation.program, step.timeline, timed).ops[timed.op];
@@ -103,6 +105,7 @@ TableData path_table(const Evaluation& evaluation, const SimulatedStep& step) {
                            op.layer < 0 ? cell_of_text({}) : cell_of_count(op.layer),
                            cell_of_seconds(to_seconds(timed.start)), cell_of_seconds(to_seconds(timed.end))},
                           std::to_string(index)});
+    if (ranks.size() > 1) table.rows.back().cells.push_back(cell_of_text(ranks[timed.class_index].name));
   }
   return table;
 }

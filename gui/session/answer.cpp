@@ -66,7 +66,9 @@ Simulation simulate_program(const Evaluation& evaluation) {
     if (!calibration) return result;
     result.step =
         std::make_shared<SimulatedStep>(simulated(evaluation.program, evaluation.scenario.cluster, *calibration));
-    result.live_bytes = live_bytes(evaluation.rank_program(), result.step->timeline, 0);
+    const Timeline& timeline = result.step->timeline;
+    const std::size_t told = timeline.classes[timeline.told].program;
+    result.live_bytes = live_bytes(evaluation.program.classes[told].program, timeline, timeline.told);
   } catch (const MachineError& error) {
     result.diagnostics.push_back(make_error("machine", error.what()));
   }

@@ -46,7 +46,7 @@ struct Answer {
   std::shared_ptr<const Evaluation> evaluation;
 
   std::shared_ptr<const SimulatedStep> step;  ///< null until it is simulated
-  std::vector<LiveBytes> live_bytes;          ///< over the simulated step
+  std::vector<LiveBytes> live_bytes;          ///< over the simulated step, of the rank that it is told of
 
   bool remedy_known = false;
   std::optional<Remedy> remedy;  ///< where it does not fit, once known

@@ -77,15 +77,16 @@ void TimelineView::paint_row(QPainter& painter, std::size_t row) const {
   const QRectF area = row_area(row);
   const LaneRow& lane = rows_[row];
   const std::vector<TimedOp>& ops = answer_->step->timeline.ops;
-  const RankProgram& program = answer_->evaluation->rank_program();
   const bool dark = is_dark(palette());
   QColor ground = palette().text().color();
   ground.setAlpha(10);
   painter.fillRect(area, ground);
   painter.setPen(palette().text().color());
-  painter.drawText(QRectF(6, area.top(), area.left() - 14, area.height()), Qt::AlignRight | Qt::AlignVCenter,
-                   QString::fromUtf8(name_of(lane.lane)));
-  const QColor path = colour_of_path(dark);
+  QString name = name_of_row(lane);
+  if (area.height() < 2 * painter.fontMetrics().ascent())
+    name =
+        painter.fontMetrics().elidedText(name.replace('\n', ", "), Qt::ElideRight, static_cast<int>(area.left()) - 14);
+  painter.drawText(QRectF(6, area.top(), area.left() - 14, area.height()), Qt::AlignRight | Qt::AlignVCenter, name);
   painter.save();
   painter.setClipRect(area.adjusted(0, -1, 0, 3));
   auto next = std::lower_bound(lane.ops.begin(), lane.ops.end(), begin_,
@@ -94,10 +95,9 @@ void TimelineView::paint_row(QPainter& painter, std::size_t row) const {
     const TimedOp& timed = ops[*next];
     const double from = x_of(timed.start), to = std::max(x_of(timed.end), from + 0.8);
     const QRectF bar(from, area.top(), to - from, area.height() - 4);
-    const Op& op = program.ops[timed.op];
-    const Ink ink = ink_of(program, op, dark);
+    const Op& op = op_of(*next);
+    const Ink ink = ink_of(program_of(answer_->evaluation->program, answer_->step->timeline, timed), op, dark);
     fill(painter, bar, to - from >= 3 ? ink : Ink{ink.colour, Qt::SolidPattern});  // no room for a pattern
-    if (critical_[*next]) painter.fillRect(QRectF(from, area.bottom() - 3, to - from, 3), path);
     if (to - from > least_label_width) {
       painter.setPen(text_on(ink.colour));
       painter.drawText(bar.adjusted(4, 0, -2, 0), Qt::AlignVCenter | Qt::AlignLeft,
@@ -115,7 +115,27 @@ void TimelineView::paint_row(QPainter& painter, std::size_t row) const {
     next = std::lower_bound(std::next(next), lane.ops.end(), beyond,
                             [&](std::uint32_t index, SimTime time) { return ops[index].start < time; });
   }
+  paint_path(painter, row);
   painter.restore();
+}
+
+/// A stripe under what is on the critical path, on its own: of many ops in a pixel one may be on it.
+void TimelineView::paint_path(QPainter& painter, std::size_t row) const {
+  const QRectF area = row_area(row);
+  const std::vector<std::uint32_t>& path = rows_[row].path;
+  const std::vector<TimedOp>& ops = answer_->step->timeline.ops;
+  const QColor colour = colour_of_path(is_dark(palette()));
+  auto next = std::lower_bound(path.begin(), path.end(), begin_,
+                               [&](std::uint32_t index, SimTime time) { return ops[index].end < time; });
+  while (next != path.end() && ops[*next].start <= end_) {
+    const double from = x_of(ops[*next].start), to = std::max(x_of(ops[*next].end), from + 0.8);
+    painter.fillRect(QRectF(from, area.bottom() - 3, to - from, 3), colour);
+    const SimTime beyond = time_at(std::floor(to) + 1);
+    ++next;
+    if (to - from < 1)
+      next = std::lower_bound(next, path.end(), beyond,
+                              [&](std::uint32_t index, SimTime time) { return ops[index].start < time; });
+  }
 }
 
 void TimelineView::paint_curve(QPainter& painter) const {
@@ -171,19 +191,18 @@ void TimelineView::paint_curve(QPainter& painter) const {
 void TimelineView::paint_selected(QPainter& painter) const {
   if (!selected_) return;
   const TimedOp& op = answer_->step->timeline.ops[*selected_];
-  for (std::size_t row = 0; row < rows_.size(); ++row) {
-    if (rows_[row].lane != op.lane) continue;
-    const QRectF area = row_area(row);
-    const double from = x_of(op.start), to = std::max(x_of(op.end), from + 2);
-    painter.setPen(QPen(palette().text().color(), 2));
-    painter.setBrush(Qt::NoBrush);
-    if (to - from > 6) painter.drawRect(QRectF(from, area.top(), to - from, area.height() - 4));
-    const QPointF tip((from + to) / 2, area.top());
-    painter.setBrush(palette().text());
-    painter.drawPolygon(QPolygonF({tip, tip + QPointF(-4, -6), tip + QPointF(4, -6)}));
-    painter.setPen(QPen(palette().text().color(), 1, Qt::DashLine));
-    painter.drawLine(QPointF(from, lanes_area().top()), QPointF(from, curve_area().bottom()));
-  }
+  const std::size_t row = row_of(*selected_);
+  if (row == rows_.size()) return;
+  const QRectF area = row_area(row);
+  const double from = x_of(op.start), to = std::max(x_of(op.end), from + 2);
+  painter.setPen(QPen(palette().text().color(), 2));
+  painter.setBrush(Qt::NoBrush);
+  if (to - from > 6) painter.drawRect(QRectF(from, area.top(), to - from, area.height() - 4));
+  const QPointF tip((from + to) / 2, area.top());
+  painter.setBrush(palette().text());
+  painter.drawPolygon(QPolygonF({tip, tip + QPointF(-4, -6), tip + QPointF(4, -6)}));
+  painter.setPen(QPen(palette().text().color(), 1, Qt::DashLine));
+  painter.drawLine(QPointF(from, lanes_area().top()), QPointF(from, curve_area().bottom()));
 }
 
 /// In as many lines as it needs; from the bottom up.

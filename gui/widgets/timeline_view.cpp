@@ -15,7 +15,7 @@
 namespace plimsoll::gui {
 namespace {
 
-constexpr double left_margin = 84, right_margin = 14, axis_height = 22;
+constexpr double left_margin = 100, right_margin = 14, axis_height = 22;
 constexpr SimTime shortest_window = 20'000;  // picoseconds
 
 }  // namespace
@@ -35,20 +35,56 @@ void TimelineView::show_answer(AnswerPtr answer) {
   answer_ = std::move(answer);
   selected_.reset();
   const Timeline& timeline = answer_->step->timeline;
-  rows_.clear();
-  for (int lane = 0; lane < lane_count; ++lane) rows_.push_back({static_cast<Lane>(lane), {}});
-  for (std::uint32_t i = 0; i < timeline.ops.size(); ++i) {
-    const TimedOp& op = timeline.ops[i];
-    if (op.class_index == 0 && op.end > op.start) rows_[static_cast<std::size_t>(op.lane)].ops.push_back(i);
-  }
-  std::erase_if(rows_, [](const LaneRow& row) { return row.ops.empty(); });
-  for (LaneRow& row : rows_)
-    std::sort(row.ops.begin(), row.ops.end(),
-              [&](std::uint32_t a, std::uint32_t b) { return timeline.ops[a].start < timeline.ops[b].start; });
   critical_.assign(timeline.ops.size(), false);
   for (const std::uint32_t index : timeline.critical_path) critical_[index] = true;
+  rows_ = rows_of(timeline);
   if (before == 0 || end_ - begin_ >= before || begin_ >= timeline.step_time) fit();
   update();
+}
+
+std::vector<TimelineView::LaneRow> TimelineView::rows_of(const Timeline& timeline) {
+  std::vector<LaneRow> rows;
+  for (std::uint16_t c = 0; c < timeline.classes.size(); ++c)
+    for (int lane = 0; lane < lane_count; ++lane) rows.push_back({c, static_cast<Lane>(lane), {}, {}});
+  const auto row_of = [&](const TimedOp& op) -> LaneRow& {
+    return rows[op.class_index * std::size_t{lane_count} + static_cast<std::size_t>(op.lane)];
+  };
+  for (std::uint32_t i = 0; i < timeline.ops.size(); ++i)
+    if (timeline.ops[i].end > timeline.ops[i].start) row_of(timeline.ops[i]).ops.push_back(i);
+  for (const std::uint32_t index : timeline.critical_path) row_of(timeline.ops[index]).path.push_back(index);
+  const auto earlier = [&](std::uint32_t a, std::uint32_t b) { return timeline.ops[a].start < timeline.ops[b].start; };
+  for (LaneRow& row : rows) {
+    std::sort(row.ops.begin(), row.ops.end(), earlier);
+    std::sort(row.path.begin(), row.path.end(), earlier);
+  }
+  std::erase_if(rows, [&](const LaneRow& row) {
+    return row.ops.empty() || (row.path.empty() && row.class_index != timeline.told);
+  });
+  std::stable_partition(rows.begin(), rows.end(), [&](const LaneRow& row) { return row.class_index == timeline.told; });
+  return rows;
+}
+
+/// Where it is of another rank than the others, or on a slower host, with what makes it another.
+QString TimelineView::name_of_row(const LaneRow& row) const {
+  const Timeline& timeline = answer_->step->timeline;
+  const QString lane = QString::fromUtf8(name_of(row.lane));
+  if (row.class_index == timeline.told) return lane;
+  const QString rank = QString::fromStdString(timeline.classes[row.class_index].name);
+  return lane + '\n' + rank.section(", ", -1);
+}
+
+/// rows_.size() for an op that is on none.
+std::size_t TimelineView::row_of(std::uint32_t index) const {
+  const TimedOp& op = answer_->step->timeline.ops[index];
+  const auto found = std::find_if(rows_.begin(), rows_.end(), [&](const LaneRow& row) {
+    return row.lane == op.lane && row.class_index == op.class_index;
+  });
+  return static_cast<std::size_t>(found - rows_.begin());
+}
+
+const Op& TimelineView::op_of(std::uint32_t index) const {
+  const TimedOp& timed = answer_->step->timeline.ops[index];
+  return program_of(answer_->evaluation->program, answer_->step->timeline, timed).ops[timed.op];
 }
 
 void TimelineView::set_dimmed(bool dimmed) {
@@ -133,8 +169,8 @@ std::optional<std::uint32_t> TimelineView::op_at(const QPointF& point) const {
 
 QString TimelineView::words_of(std::uint32_t index) const {
   const TimedOp& timed = answer_->step->timeline.ops[index];
-  const RankProgram& program = answer_->evaluation->rank_program();
-  const Op& op = program.ops[timed.op];
+  const RankProgram& program = program_of(answer_->evaluation->program, answer_->step->timeline, timed);
+  const Op& op = op_of(index);
   std::string what = op.role;
   if (const auto* compute = std::get_if<Compute>(&op.action)) {
     const Kernel& kernel = program.kernels[compute->kernel];
@@ -151,9 +187,12 @@ QString TimelineView::words_of(std::uint32_t index) const {
     what += fmt::format(", {}", name_of(work->kind));
   }
   if (op.layer >= 0) what += fmt::format(", layer {}", op.layer);
-  return QString::fromStdString(fmt::format(
-      "{}: {} for {}, from {}{}", name_of(timed.lane), what, format(Seconds(to_seconds(timed.end - timed.start))),
-      format(Seconds(to_seconds(timed.start))), critical_[index] ? "; on the critical path" : ""));
+  std::string where = name_of(timed.lane);
+  if (answer_->step->timeline.classes.size() > 1)
+    where += fmt::format(" of {}", answer_->step->timeline.classes[timed.class_index].name);
+  return QString::fromStdString(
+      fmt::format("{}: {} for {}, from {}{}", where, what, format(Seconds(to_seconds(timed.end - timed.start))),
+                  format(Seconds(to_seconds(timed.start))), critical_[index] ? "; on the critical path" : ""));
 }
 
 void TimelineView::select(std::uint32_t index) {
@@ -173,28 +212,25 @@ void TimelineView::select(std::uint32_t index) {
 void TimelineView::step(int by) {
   if (!answer_ || rows_.empty()) return;
   if (!selected_) return select(rows_.front().ops.front());
-  const Lane lane = answer_->step->timeline.ops[*selected_].lane;
-  for (const LaneRow& row : rows_) {
-    if (row.lane != lane) continue;
-    const auto at = std::find(row.ops.begin(), row.ops.end(), *selected_) - row.ops.begin() + by;
-    if (at >= 0 && at < static_cast<std::ptrdiff_t>(row.ops.size())) select(row.ops[static_cast<std::size_t>(at)]);
-  }
+  const std::size_t row = row_of(*selected_);
+  if (row == rows_.size()) return;
+  const auto& list = rows_[row].ops;
+  const auto at = std::find(list.begin(), list.end(), *selected_) - list.begin() + by;
+  if (at >= 0 && at < static_cast<std::ptrdiff_t>(list.size())) select(list[static_cast<std::size_t>(at)]);
 }
 
 void TimelineView::step_lane(int by) {
   if (!answer_ || rows_.empty()) return;
   if (!selected_) return step(0);
   const TimedOp& now = answer_->step->timeline.ops[*selected_];
-  for (std::size_t row = 0; row < rows_.size(); ++row) {
-    if (rows_[row].lane != now.lane) continue;
-    const auto to = static_cast<std::ptrdiff_t>(row) + by;
-    if (to < 0 || to >= static_cast<std::ptrdiff_t>(rows_.size())) return;
-    const auto& list = rows_[static_cast<std::size_t>(to)].ops;
-    const auto next = std::lower_bound(list.begin(), list.end(), now.start, [&](std::uint32_t index, SimTime time) {
-      return answer_->step->timeline.ops[index].start < time;
-    });
-    return select(next == list.end() ? list.back() : *next);
-  }
+  const std::size_t row = row_of(*selected_);
+  const auto to = static_cast<std::ptrdiff_t>(row) + by;
+  if (row == rows_.size() || to < 0 || to >= static_cast<std::ptrdiff_t>(rows_.size())) return;
+  const auto& list = rows_[static_cast<std::size_t>(to)].ops;
+  const auto next = std::lower_bound(list.begin(), list.end(), now.start, [&](std::uint32_t index, SimTime time) {
+    return answer_->step->timeline.ops[index].start < time;
+  });
+  select(next == list.end() ? list.back() : *next);
 }
 
 void TimelineView::wheelEvent(QWheelEvent* event) {

@@ -1,5 +1,7 @@
 // When does each op run?  The simulated step as swim-lanes with its critical path, and under it, on the same axis, the bytes
-// alive on the device.  Each repaint touches as many ops as there are pixels, however many the step has.
+// alive on the device.  Of the ranks that are on the clock it shows the one that the step's figures are told of, whole, and of
+// the others the lanes that the critical path goes through.  Each repaint touches as many ops as there are pixels, however many
+// the step has.
 #pragma once
 
 #include <QWidget>
@@ -24,6 +26,8 @@ class TimelineView : public QWidget {
   /// Makes an op of Timeline::ops the selected one and brings it into view.
   void select(std::uint32_t index);
   std::optional<std::uint32_t> selected() const { return selected_; }
+  /// Is an op of Timeline::ops on one of the lanes?
+  bool shows(std::uint32_t index) const { return row_of(index) < rows_.size(); }
 
   void zoom(double factor, double at_pixel);
   void pan(double pixels);
@@ -47,16 +51,23 @@ class TimelineView : public QWidget {
 
  private:
   struct LaneRow {
+    std::uint16_t class_index;
     Lane lane;
-    std::vector<std::uint32_t> ops;  ///< indices into Timeline::ops, by start
+    std::vector<std::uint32_t> ops;   ///< indices into Timeline::ops, by start
+    std::vector<std::uint32_t> path;  ///< those on the critical path, likewise
   };
+  static std::vector<LaneRow> rows_of(const Timeline& timeline);
   double x_of(SimTime time) const;
   SimTime time_at(double x) const;
   QRectF lanes_area() const;
   QRectF row_area(std::size_t row) const;
+  QString name_of_row(const LaneRow& row) const;
+  std::size_t row_of(std::uint32_t index) const;
+  const Op& op_of(std::uint32_t index) const;
   QRectF curve_area() const;
   void paint_axis(QPainter& painter) const;
   void paint_row(QPainter& painter, std::size_t row) const;
+  void paint_path(QPainter& painter, std::size_t row) const;
   void paint_curve(QPainter& painter) const;
   void paint_legend(QPainter& painter) const;
   int legend_lines() const;

@@ -15,6 +15,7 @@
 #include <QTabWidget>
 #include <QTemporaryDir>
 #include <QTest>
+#include <set>
 
 #include "gui/widgets/banner.hpp"
 #include "gui/widgets/compare_page.hpp"
@@ -175,6 +176,28 @@ TEST_F(Window, OpensTheFormulaOfACategory) {
     if (row.cells[0].text == "allocator_slack") continue;
     EXPECT_EQ(row.cells[5].text, "optimizer_moments");
   }
+}
+
+TEST_F(Window, ShowsTheCriticalPathOnWhateverRankItGoes) {
+  session.set("zero.stage", "1");  // whose ranks differ, so that several are on the clock
+  ASSERT_TRUE(settles(session));
+  window.open_tab(2);
+  TimelineView* timeline = window.time()->timeline();
+  const Timeline& simulated = session.good()->step->timeline;
+  ASSERT_GT(simulated.classes.size(), 1U);
+  QString words;
+  QObject::connect(timeline, &TimelineView::selected_changed, [&](const QString& told) { words = told; });
+  std::set<std::uint16_t> ranks;
+  for (const std::uint32_t index : simulated.critical_path) {
+    const TimedOp& op = simulated.ops[index];
+    if (op.end == op.start) continue;
+    EXPECT_TRUE(timeline->shows(index));
+    if (!ranks.insert(op.class_index).second) continue;
+    timeline->select(index);
+    EXPECT_THAT(words.toStdString(), ::testing::HasSubstr(simulated.classes[op.class_index].name));
+    EXPECT_THAT(words.toStdString(), ::testing::HasSubstr("on the critical path"));
+  }
+  EXPECT_TRUE(ranks.count(simulated.told) != 0);
 }
 
 TEST_F(Window, ZoomsAndStepsThroughTheTimelineByKeys) {
