@@ -277,9 +277,15 @@ bool TimelineView::event(QEvent* event) {
   const auto* help = static_cast<QHelpEvent*>(event);
   if (const auto index = op_at(help->pos())) {
     QToolTip::showText(help->globalPos(), words_of(*index), this);
-  } else {
-    QToolTip::hideText();
+    return true;
   }
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    const QRectF beside(0, row_area(row).top(), left_margin, row_area(row).height());
+    if (!beside.contains(help->pos())) continue;
+    QToolTip::showText(help->globalPos(), name_of_row(rows_[row]).replace('\n', ", "), this);  // which may be cut
+    return true;
+  }
+  QToolTip::hideText();
   return true;
 }
 
