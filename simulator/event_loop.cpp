@@ -64,6 +64,7 @@ void EventLoop::reset(double sag) {
   for (ClassState& state : classes_) {
     state.lanes = {};
     state.next.fill(never);
+    state.blocked_on.fill(none);
     state.at = 0;
     state.host_waits_for = -1;
     state.host_free = state.idle_since = state.idle = 0;
@@ -82,7 +83,7 @@ void EventLoop::run_host(std::size_t c) {
   ClassState& state = classes_[c];
   const PricedProgram& program = *state.ranks.priced;
   const auto count = static_cast<std::uint32_t>(program.order.size());
-  std::array<bool, lanes_on_device> woken{};  // that had nothing to do
+  unsigned woken = 0;  // lanes that had nothing to do, a bit each
   state.host_waits_for = -1;
   for (; state.at < count; ++state.at) {
     const PricedOp& op = program.of(state.at);
@@ -109,11 +110,11 @@ void EventLoop::run_host(std::size_t c) {
     }
     state.host_free += cost;
     state.instances[state.at] = {state.host_free + latency_, not_ended, state.last_sync};
-    woken[l] = woken[l] || outstanding == 0;
+    if (outstanding == 0) woken |= 1U << l;
     ++lane.issued;
   }
-  for (std::size_t l = 0; l < lanes_on_device; ++l) {
-    if (!woken[l]) continue;
+  for (std::size_t l = 0; woken != 0; ++l, woken >>= 1) {
+    if ((woken & 1U) == 0) continue;
     refresh(state, l);
     disturbed_ = true;
   }
@@ -153,7 +154,7 @@ SimTime EventLoop::due_elsewhere(std::size_t c, std::size_t l) const {
 /// When the lane's head can start and what it will have waited for; never if that is not known yet.
 void EventLoop::refresh(ClassState& state, std::size_t l) {
   LaneState& lane = state.lanes[l];
-  lane.blocked_on = none;
+  state.blocked_on[l] = none;
   if (lane.running || lane.arrived || lane.head >= lane.issued) return;
   const PricedProgram& program = *state.ranks.priced;
   const std::uint32_t head = program.lanes[l][lane.head];
@@ -170,7 +171,7 @@ void EventLoop::refresh(ClassState& state, std::size_t l) {
     const std::uint32_t from = program.edges[e];
     const Issued& before = state.instances[from];
     if (before.ended == not_ended) {
-      lane.blocked_on = from;
+      state.blocked_on[l] = from;
       state.next[l] = never;
       return;
     }
@@ -271,7 +272,7 @@ void EventLoop::finish(std::size_t c, std::size_t l) {
   if (op.collective || state.resident > 0 || l == copy_in) set_rates(state);
   refresh(state, l);
   for (std::size_t j = 0; j < lanes_on_device; ++j) {
-    if (state.lanes[j].blocked_on != instance) continue;
+    if (state.blocked_on[j] != instance) continue;
     refresh(state, j);
     disturbed_ = true;
   }
@@ -371,7 +372,8 @@ void EventLoop::note_unfinished(const ClassState& state) {
     const LaneState& lane = state.lanes[l];
     if (lane.head >= lane.issued) continue;
     const PricedOp& head = head_of(state, l);
-    const std::string what = lane.blocked_on != none ? named(priced.of(lane.blocked_on)) : missing_at(head.group);
+    const std::uint32_t blocked_on = state.blocked_on[l];
+    const std::string what = blocked_on != none ? named(priced.of(blocked_on)) : missing_at(head.group);
     timeline_.unfinished.push_back(fmt::format("{}: {} waits for {}", state.ranks.name, named(head), what));
   }
   if (state.host_waits_for >= 0)

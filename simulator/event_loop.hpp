@@ -45,7 +45,6 @@ class EventLoop {
 
   struct LaneState {
     std::uint32_t head = 0, issued = 0;  ///< into the program's list of the lane
-    std::uint32_t blocked_on = none;     ///< instance whose end the head waits for
     std::uint32_t waited_for = none, last = none;
     Cause cause = Cause::start;
     bool running = false;
@@ -64,7 +63,9 @@ class EventLoop {
     RanksOnClock ranks;
     std::array<LaneState, lanes_on_device> lanes;
     std::array<SimTime, lanes_on_device> next;  ///< event of each lane
-    SimTime earliest = never;                   ///< of these
+    /// Of each lane: the instance whose end the head waits for.
+    std::array<std::uint32_t, lanes_on_device> blocked_on;
+    SimTime earliest = never;  ///< of these
     std::size_t earliest_lane = 0;
     std::vector<Issued> instances;
     std::uint32_t at = 0;     ///< next instance that the host issues

@@ -55,9 +55,15 @@ class Flattener {
  private:
   void price(OpId id) {
     const Op& op = program_.ops[id];
-    PricedOp priced;
+    const Action& action = op.action;
+    if (std::holds_alternative<Alloc>(action) || std::holds_alternative<Free>(action) ||
+        std::holds_alternative<EmptyCache>(action))
+      return;  // they take no time
+    positions_[id - program_.steady_first] = static_cast<std::uint32_t>(result_.ops.size());
+    PricedOp& priced = result_.ops.emplace_back();
     priced.op = id;
     priced.lane = op.lane;
+    priced.waits = op.after_count;
     if (const auto* compute = std::get_if<Compute>(&op.action)) {
       price(op, compute->kernel, priced);
     } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
@@ -77,17 +83,15 @@ class Flattener {
       priced.share = Share::host;
       priced.lane = sync->waits_for;
       priced.host = plain_.sync();
-    } else if (!std::holds_alternative<Send>(op.action) && !std::holds_alternative<Receive>(op.action)) {
-      return;  // Alloc, Free, EmptyCache take no time
     }
-    positions_[id - program_.steady_first] = static_cast<std::uint32_t>(result_.ops.size());
-    result_.ops.push_back(priced);
   }
 
   /// Steps launch the same few hundred kernels again and again: each is priced once.
   struct KernelTime {
     SimTime work = -1, sagging = 0;
     double matrix_s = 0;
+    KernelKind kind = KernelKind::small;
+    std::array<SimTime, 3> host{};  ///< by issuer
   };
   struct PricedKernel {
     Kernel kernel;
@@ -110,18 +114,23 @@ class Flattener {
     known.time.work = alone + plain_.kernel_gap() * (kernel.launches - 1);
     known.time.sagging = std::max<SimTime>(doubled_.kernel(kernel) - alone, 0);
     known.time.matrix_s = plain_.matrix_seconds(kernel);
+    known.time.kind = kernel.kind;
     return known;
   }
 
   void price(const Op& op, KernelId id, PricedOp& priced) {
-    const Kernel& kernel = program_.kernels[id];
     KernelTime& known = of_kernel_[id];
-    if (known.work < 0) known = price_of(kernel).time;
-    priced.kind = kernel.kind;
+    if (known.work < 0) {
+      const Kernel& kernel = program_.kernels[id];
+      known = price_of(kernel).time;
+      for (const Issuer issuer : {Issuer::forward, Issuer::backward, Issuer::optimizer})
+        known.host[static_cast<std::size_t>(issuer)] = plain_.launch(issuer, kernel);
+    }
+    priced.kind = known.kind;
     priced.work = known.work;
     priced.sagging = known.sagging;
     priced.matrix_s = static_cast<float>(known.matrix_s);
-    priced.host = plain_.launch(op.issuer, kernel);
+    priced.host = known.host[static_cast<std::size_t>(op.issuer)];
   }
 
   void price(const Op& op, const Collective& collective, PricedOp& priced) {
@@ -175,8 +184,7 @@ class Flattener {
       result_.first_edge.push_back(static_cast<std::uint32_t>(result_.edges.size()));
       result_.host += priced.host;
       if (priced.what != PricedOp::What::device) continue;
-      const Op& op = program_.ops[priced.op];
-      for (const OpId from : program_.waits(op)) {
+      for (const OpId from : priced.waits > 0 ? program_.waits(program_.ops[priced.op]) : std::span<const OpId>()) {
         if (from < program_.steady_first || from >= program_.steady_end) continue;
         const std::uint32_t at = positions_[from - program_.steady_first];
         if (at != none) hold_back(priced, latest[at]);

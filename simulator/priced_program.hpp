@@ -28,6 +28,7 @@ struct PricedOp {
   bool noted = true;        ///< host work that becomes an op of the timeline
   bool by_memory = false;   ///< host work bound by memory that a node shares, not by how fast Python is
   Share share = Share::compute;
+  std::uint16_t waits = 0;   ///< how many ops it waits for
   GroupId group = 0;         ///< of a collective
   std::uint16_t demand = 0;  ///< into PricedProgram::demands, collectives
   float matrix_s = 0;        ///< of what draws power (Prices::matrix_seconds)
