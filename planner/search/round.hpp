@@ -121,6 +121,7 @@ class Round {
   bool is_tight_at_best(const CandidateId& id) const;
   void settle(Open& open, const CandidateId& id, const Evaluated& evaluated);
   bool has_outlines() const { return static_cast<bool>(context_.options.outline); }
+  CandidateId to_lay_out(const Open& open) const;
   bool plan_outlines(Task& task) const;
   void outline(Task& task) const;
   void enter_outlines(Task& task);

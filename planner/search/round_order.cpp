@@ -262,6 +262,19 @@ bool Round::take_one(Queue& queue, std::vector<Task>& tasks) {
   return true;
 }
 
+/// Whose layers to lay out so that something is known of the target's: where nothing is known down to half its micro-batch, those
+/// of that half, which bound all between the two; else its own.
+CandidateId Round::to_lay_out(const Open& open) const {
+  const std::vector<std::int64_t>& sizes = context_.space.micro_batches();
+  CandidateId half = open.target;
+  for (const CandidateId& id : open.live) {
+    if (id.micro >= open.target.micro || 2 * sizes[id.micro] < sizes[open.target.micro]) continue;
+    if (context_.memo.knows_floor(id)) return open.target;
+    if (id.micro < half.micro) half = id;
+  }
+  return half;
+}
+
 /// True if short models are to be asked before the target is evaluated.
 bool Round::plan_outlines(Task& task) const {
   if (!has_outlines()) return false;
@@ -273,7 +286,11 @@ bool Round::plan_outlines(Task& task) const {
     return true;
   };
   // What the layers alone take costs less than an estimate, and decides about all choices whose layers are the same.
-  if (result_.best && !memo.knows_floor(target)) return ask(OutlineOf::layers);
+  if (result_.best && !memo.knows_floor(target)) {
+    task.what = OutlineOf::layers;
+    task.asked = {to_lay_out(task.open)};
+    return true;
+  }
   const Memo::Estimate* estimate = memo.estimate(target);
   if (!is_beaten(task.open.turn, target)) {
     if (estimate == nullptr) return ask(OutlineOf::step);
