@@ -8,6 +8,11 @@
 //   DeepSpeed stage 3        1812.9               + 200 of code and streams
 //   DeepSpeed stages 0-2     2100.9               + one more communicator: a clone of the world group
 //   expert parallelism       2976.9 ... 3418.9    + 12, + up to four communicators, + 154 for all-to-all with one peer
+// and of plimsoll-run on the same machine, less its arena:
+//   one GPU                  923              the context, kernels of cuBLASLt, cuDNN, CUTLASS, NCCL
+//   two GPUs                 + 484 for each communicator: one a group of ranks and lane; as threads and as processes alike
+//   expert parallelism       + 640 for the communicator of an all-to-all with one peer
+//   workspaces               + 106 ... 180, by the attention's shape: left out
 //
 // Beyond two GPUs, and on other devices, NCCL's own arithmetic (2.28.9, transport/p2p.cc): a channel in one direction takes
 // 10 MiB where it receives and 2 MiB where it sends; rings have 24 channels over NVLink, all-to-all 32 for every peer in the
@@ -27,6 +32,7 @@ struct DeviceUse {
   bool nvlink = true;            ///< GPUs of a node reach each other's memory over NVLink
   int world_size = 1;
   bool deepspeed = false;
+  bool reference_runtime = false;  ///< plimsoll-run
   bool grouped_gemm = false;
   bool offload = false;
   bool moe_groups = false;              ///< the engine keeps process groups for experts

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "planner/account/arena.hpp"
 #include "planner/account/memory_events.hpp"
 #include "planner/account/tight.hpp"
 
@@ -60,6 +61,13 @@ Reach alternatives(const RankProgram& program, const MemoryEvents& events, const
     }
   }
   return reach;
+}
+
+/// One block holds every buffer from construction to the end.
+void reserve_arena(const RankProgram& program, Replay& replay) {
+  const Bytes arena = plan_arena(program).size;
+  replay.reserved_peak = replay.job_reserved_peak = arena;
+  for (PhaseMemory& phase : replay.phases) phase.reserved_end = phase.reserved_peak = arena;
 }
 
 Bytes scaled(Bytes value, double factor) {
@@ -131,6 +139,10 @@ void judge_device(Ledger& ledger, const RankProgram& program, const MemoryEvents
     ledger.breaks_tensor = largest_at_peak(program, ledger.replay);
   }
   if (ledger.margin.count >= 0) return;
+  if (context.in_arena) {
+    ledger.gpu_verdict = Verdict::oom;
+    return;
+  }
   ReplayOptions bounded{context.rules, 3, Bytes(0), false, 0};
   bounded.rules.capacity = std::max(Bytes(0), context.capacity - context.outside.total());
   const Replay replay = replay_allocator(program, events, bounded);
@@ -150,6 +162,7 @@ Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
   ledger.outside = context.outside;
   const MemoryEvents events(program);
   ledger.replay = replay_allocator(program, events, {context.rules, 3, Bytes(0), false, 0});
+  if (context.in_arena) reserve_arena(program, ledger.replay);
   const Reach reach = alternatives(program, events, context, ledger.replay);
   const Replay& replay = ledger.replay;
   const Bytes outside = context.outside.total();

@@ -49,6 +49,7 @@ struct LedgerContext {
   /// FSDP2: two workspaces or not, a hole of 0, 20 or 60 MiB; the largest is nearest to what was measured), or how late
   /// gathered weights come back (ZeRO-3: 0, 1 or 3 gathers).
   enum class Unknown : std::uint8_t { nothing, past, lateness } unknown = Unknown::nothing;
+  bool in_arena = false;  ///< the engine lays out all buffers in one block beforehand (planner/account/arena.hpp)
   bool bistable = true;  ///< false: the first alternative alone, for searches that compare many plans
   Bytes host_capacity;   ///< of a node
   int ranks_per_node = 1;

@@ -32,6 +32,14 @@ bool has_expert_groups(const Scenario& scenario) {
   return uses(scenario, MoeImplementation::native) || uses(scenario, MoeImplementation::autoep);
 }
 
+/// plimsoll-run's: reductions, the gradient norm and, at stage 3, gathers have a lane each; experts sharded over fewer ranks
+/// than all have communicators of their own on each lane but the norm's (stages 1 and 2 gather on that one).
+int ring_communicators_of_the_runtime(const Plan& plan) {
+  const int lanes = plan.zero.stage == 3 ? 3 : 2;
+  const bool experts_apart = plan.expert_parallel > 1 && plan.expert_parallel < plan.world_size;
+  return lanes + (!experts_apart ? 0 : plan.zero.stage == 0 ? 1 : 2);
+}
+
 /// Groups whose ranks have run a ring collective by the first steady step.
 int ring_communicators(const Scenario& scenario) {
   const Plan& plan = scenario.plan;
@@ -39,7 +47,7 @@ int ring_communicators(const Scenario& scenario) {
   switch (plan.engine) {
     case Engine::ddp: return 1;
     case Engine::fsdp2: return plan.fsdp.replicate > 1 ? 2 : 1;
-    case Engine::plimsoll: return plan.expert_parallel > 1 ? 2 : 1;
+    case Engine::plimsoll: return ring_communicators_of_the_runtime(plan);
     case Engine::deepspeed: break;
   }
   if (!has_expert_groups(scenario)) return plan.zero.stage == 3 ? 1 : 2;
@@ -51,7 +59,8 @@ int ring_communicators(const Scenario& scenario) {
 DeviceUse device_use(const Scenario& scenario) {
   const Plan& plan = scenario.plan;
   DeviceUse use;
-  use.measured_device = scenario.cluster.device.name == "h200" && plan.engine != Engine::plimsoll;
+  use.measured_device = scenario.cluster.device.name == "h200";
+  use.reference_runtime = plan.engine == Engine::plimsoll;
   use.nvlink = scenario.cluster.in_node.tier == Tier::nvlink;
   use.world_size = plan.world_size;
   use.deepspeed = plan.engine == Engine::deepspeed;
@@ -70,7 +79,6 @@ DeviceUse device_use(const Scenario& scenario) {
 std::string unmeasured_part(const Scenario& scenario) {
   const Plan& plan = scenario.plan;
   if (scenario.model.sketch) return "the layers of a sketch";
-  if (plan.engine == Engine::plimsoll) return "the reference runtime";
   if (plan.engine == Engine::ddp && plan.world_size > 1) return "DistributedDataParallel's buckets";
   if (plan.attention != AttentionImplementation::sdpa) return fmt::format("{} attention", name_of(plan.attention));
   if (plan.loss_chunk > 0) return "a chunked loss";
@@ -118,6 +126,7 @@ LedgerContext ledger_context(const Scenario& scenario) {
   context.capacity = scenario.cluster.device.memory;
   context.rules.expandable_segments = plan.expandable_segments;
   context.outside = outside_framework(device_use(scenario));
+  context.in_arena = plan.engine == Engine::plimsoll;
   context.allocated_evidence = allocated_evidence(scenario);
   if (plan.engine == Engine::ddp || plan.engine == Engine::fsdp2) context.unknown = LedgerContext::Unknown::past;
   if (plan.engine == Engine::deepspeed && plan.zero.stage == 3) context.unknown = LedgerContext::Unknown::lateness;

@@ -24,6 +24,10 @@ void refuse_sizes(const RankProgram& rank) {
       case Routine::norm:
         if (s[1] % 8 != 0 || s[1] > 8192) refuse("a hidden size", s[1], "multiples of 8 up to 8192");
         break;
+      case Routine::route:
+        if (s[1] > cuda::most_experts) refuse("a number of experts", s[1], "up to 256");
+        if (s[2] > cuda::most_choices) refuse("a number of experts a token", s[2], "up to 16");
+        break;
       case Routine::swiglu:
         if (s[1] % 8 != 0) refuse("an intermediate size", s[1], "multiples of 8");
         break;

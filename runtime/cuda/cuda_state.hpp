@@ -5,6 +5,7 @@
 #include <chrono>
 #include <map>
 #include <thread>
+#include <tuple>
 
 #include "planner/base/check.hpp"
 #include "runtime/cuda/attention.hpp"
@@ -33,7 +34,7 @@ struct CudaBackend::Impl {
   cuda::Grouped grouped_products;
   cuda::Attention attention;
   cuda::Scratch scratch, constants;
-  std::map<std::pair<GroupId, Lane>, ncclComm_t> communicators;
+  std::map<std::tuple<int, int, Lane>, ncclComm_t> communicators;  ///< by size and stride of the group
   /// Counts on the host, in pinned memory taken once: a pageable copy would block the host for as long as a peer that is gone
   /// does not answer, and taking memory within a step makes the device wait.
   struct Counts {
@@ -95,12 +96,12 @@ struct CudaBackend::Impl {
     }
   }
 
-  /// A communicator for each group and lane, so that lanes do not wait for each other; made at its first use, which comes in
-  /// the same order on all members.
+  /// A communicator for each set of members and lane, so that lanes do not wait for each other; groups of the same members
+  /// share it, as each takes half a gibibyte.  Made at its first use, which comes in the same order on all members.
   ncclComm_t communicator(GroupId group, Lane lane) {
-    ncclComm_t& found = communicators[{group, lane}];
-    if (found) return found;
     const Group& shape = program.groups[group];
+    ncclComm_t& found = communicators[{shape.size, shape.stride, lane}];
+    if (found) return found;
     const Members members = members_of(transport.rank(), shape.size, shape.stride);
     ncclUniqueId id{};
     if (members.self == 0) check(ncclGetUniqueId(&id), "an id");

@@ -67,7 +67,7 @@ struct RouterShape {
   std::int64_t reported;
   float scale, balance, z;
 };
-inline constexpr int most_experts = 256;
+inline constexpr int most_experts = 256, most_choices = 16;  ///< of a router; choices of a token
 /// Bytes of route's scratch.
 std::size_t route_scratch(const RouterShape& shape);
 void route(const Half* logits, int* slots, float* weights, int* counts, float* report, void* scratch, RouterShape shape,

@@ -8,7 +8,6 @@ namespace plimsoll::cuda {
 namespace {
 
 constexpr int warps = threads / 32;
-constexpr int most_choices = 16;
 constexpr int together = 32;  ///< tokens of a block
 
 /// Probabilities of the lane's experts (lane, lane + 32, ...); returns the log of the sum of exponentials.

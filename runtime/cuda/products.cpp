@@ -45,7 +45,7 @@ struct Products::Impl {
                           workspace.of(workspace_bytes), workspace_bytes, stream);
   }
 
-  Prepared prepare(const ProductShape& s, const Half* a, const Half* b, cudaStream_t stream) {
+  Prepared prepare(const ProductShape& s, const Half* a, const Half* b, Half* y, cudaStream_t stream) {
     Prepared p;
     check(cublasLtMatmulDescCreate(&p.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "product");
     const cublasOperation_t left = s.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -69,8 +69,8 @@ struct Products::Impl {
     if (count == 0) throw MachineError(fmt::format("cuBLASLt has no algorithm for {} x {} x {}", s.m, s.n, s.k));
     p.algorithm = found.front().algo;
     float best = 0;
-    Scratch trial;  // as large as the logits: given back at once
-    auto* result = static_cast<Half*>(trial.of(static_cast<std::size_t>(s.m * s.n) * sizeof(Half)));
+    Scratch trial;  // what is added to may not be written before its time
+    auto* result = s.add ? static_cast<Half*>(trial.of(static_cast<std::size_t>(s.m * s.n) * sizeof(Half))) : y;
     cudaEvent_t start = nullptr, stop = nullptr;
     check(cudaEventCreate(&start), "event");
     check(cudaEventCreate(&stop), "event");
@@ -100,7 +100,8 @@ Products::~Products() { cublasLtDestroy(impl_->lt); }
 
 void Products::run(const ProductShape& shape, const Half* a, const Half* b, Half* y, cudaStream_t stream) {
   auto found = impl_->prepared.find(shape);
-  if (found == impl_->prepared.end()) found = impl_->prepared.emplace(shape, impl_->prepare(shape, a, b, stream)).first;
+  if (found == impl_->prepared.end())
+    found = impl_->prepared.emplace(shape, impl_->prepare(shape, a, b, y, stream)).first;
   check(impl_->multiply(found->second, found->second.algorithm, a, b, y, shape.add, stream), "product");
 }
 
