@@ -21,7 +21,7 @@ SimTime nice_tick(SimTime window, double width) {
   return static_cast<SimTime>(10 * power);
 }
 
-QColor colour_of_path(bool dark) { return QColor(dark ? "#ffb000" : "#d95f02"); }
+QColor colour_of_path(bool dark) { return {dark ? "#ffb000" : "#d95f02"}; }
 
 std::vector<OpInk> legend(bool dark) {
   std::vector<OpInk> inks = op_inks(dark);

@@ -44,8 +44,9 @@ void TimelineView::show_answer(AnswerPtr answer) {
 
 std::vector<TimelineView::LaneRow> TimelineView::rows_of(const Timeline& timeline) {
   std::vector<LaneRow> rows;
-  for (std::uint16_t c = 0; c < timeline.classes.size(); ++c)
-    for (int lane = 0; lane < lane_count; ++lane) rows.push_back({c, static_cast<Lane>(lane), {}, {}});
+  for (std::size_t c = 0; c < timeline.classes.size(); ++c)
+    for (int lane = 0; lane < lane_count; ++lane)
+      rows.push_back({static_cast<std::uint16_t>(c), static_cast<Lane>(lane), {}, {}});
   const auto row_of = [&](const TimedOp& op) -> LaneRow& {
     return rows[op.class_index * std::size_t{lane_count} + static_cast<std::size_t>(op.lane)];
   };
@@ -67,7 +68,7 @@ std::vector<TimelineView::LaneRow> TimelineView::rows_of(const Timeline& timelin
 /// Where it is of another rank than the others, or on a slower host, with what makes it another.
 QString TimelineView::name_of_row(const LaneRow& row) const {
   const Timeline& timeline = answer_->step->timeline;
-  const QString lane = QString::fromUtf8(name_of(row.lane));
+  QString lane = QString::fromUtf8(name_of(row.lane));
   if (row.class_index == timeline.told) return lane;
   const QString rank = QString::fromStdString(timeline.classes[row.class_index].name);
   return lane + '\n' + rank.section(", ", -1);
