@@ -122,7 +122,7 @@ Variable Autograd::leaf(Parameter& parameter) {
       if (parameter.on_gradient) {
         parameter.on_gradient(parameter, std::move(grad));
       } else {
-        keep_gradient(parameter, std::move(grad));
+        keep_gradient(trace, parameter, std::move(grad));
       }
     });
   }
@@ -145,7 +145,7 @@ Variable Autograd::require_gradient(const Tensor& tensor) {
   return variable;
 }
 
-void Autograd::keep_gradient(Parameter& parameter, Tensor grad) {
+void keep_gradient(Trace& trace, Parameter& parameter, Tensor grad) {
   if (!parameter.grad) {
     parameter.grad = std::move(grad);
     return;

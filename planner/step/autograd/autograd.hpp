@@ -39,6 +39,9 @@ struct Parameter {
   std::int64_t numel() const { return shape.numel(); }
 };
 
+/// What becomes of a finished gradient unless the parameter says otherwise: kept, or added to an earlier one in place.
+void keep_gradient(Trace& trace, Parameter& parameter, Tensor grad);
+
 /// What kernels need to know of the device.
 struct DeviceTraits {
   int multiprocessors = 132;                     ///< reductions size their workspaces by it
@@ -78,9 +81,6 @@ class Autograd {
   /// graph: until held_by_loss is cleared.
   Variable require_gradient(const Tensor& tensor);
   std::vector<Tensor> held_by_loss;
-
-  /// What becomes of a finished gradient unless the parameter says otherwise: kept, or added to an earlier one in place.
-  void keep_gradient(Parameter& parameter, Tensor grad);
 
   /// cuBLAS takes its workspace at the first product of each host thread (forward's, autograd's) and keeps it.
   void take_gemm_workspace();

@@ -55,7 +55,7 @@ class DdpJob final : public TorchJob {
     for (Parameter& parameter : model_->parameters_in_order) {
       parameters.push_back(&parameter);
       parameter.on_gradient = [this](Parameter& owner, Tensor gradient) {
-        autograd_.keep_gradient(owner, std::move(gradient));
+        keep_gradient(trace_, owner, std::move(gradient));
         reducer_->ready(owner);
       };
     }

@@ -51,12 +51,7 @@ void Bf16Job::initialize_optimizer() {
 
 // Autograd's own accumulation.
 void Bf16Job::ready(Parameter& parameter, Tensor gradient) {
-  if (!parameter.grad) {
-    parameter.grad = std::move(gradient);
-  } else {
-    ops::launch(trace_, KernelKind::vectorized, {&parameter.grad, &gradient}, parameter.grad, "accumulate gradient");
-    gradient = {};
-  }
+  keep_gradient(trace_, parameter, std::move(gradient));
   trace_.host_work(HostWorkKind::zero_grad_hook, 1, "gradient hook");
 }
 

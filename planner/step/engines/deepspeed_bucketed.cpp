@@ -56,12 +56,7 @@ void BucketedJob::ready(Parameter& parameter, Tensor gradient) {
     ops::launch(trace_, KernelKind::upcast, {&gradient}, wide, "gradient in fp32");
     gradient = std::move(wide);
   }
-  if (!parameter.grad) {
-    parameter.grad = std::move(gradient);
-  } else {
-    ops::launch(trace_, KernelKind::vectorized, {&parameter.grad, &gradient}, parameter.grad, "accumulate gradient");
-    gradient = {};
-  }
+  keep_gradient(trace_, parameter, std::move(gradient));
   trace_.host_work(HostWorkKind::zero_grad_hook, 1, "gradient hook");
   buckets_.set_up();
   if (reduces_when_ready() && (stage2() || boundary_)) buckets_.add(parameter);

@@ -156,7 +156,7 @@ class Zero3Job final : public TorchJob {
       parameter.pinned_by_autograd = is_pinned(parameter, layers_.zero3_linear);
       const bool leaf = in_leaf[static_cast<std::size_t>(parameter.index)];
       parameter.on_gradient = [this, leaf](Parameter& p, Tensor gradient) {
-        leaf ? gradients_.keep_for_leaf(p, std::move(gradient)) : gradients_.ready(p, std::move(gradient));
+        leaf ? keep_gradient(trace_, p, std::move(gradient)) : gradients_.ready(p, std::move(gradient));
       };
     }
   }

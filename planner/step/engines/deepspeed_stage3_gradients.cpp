@@ -40,15 +40,6 @@ void Gradients::ready(Parameter& parameter, Tensor gradient) {
   add_to_bucket(parameter.index, std::move(gradient));
 }
 
-void Gradients::keep_for_leaf(Parameter& parameter, Tensor gradient) {
-  if (!parameter.grad) {
-    parameter.grad = std::move(gradient);
-    return;
-  }
-  trace_.compute(pointwise(KernelKind::vectorized, gradient.dtype, gradient.numel(), gradient.bytes() * 3),
-                 {&parameter.grad, &gradient}, {&parameter.grad}, "accumulate gradient");
-}
-
 void Gradients::leaf_ready(const std::vector<int>& parameters) {
   for (const int index : parameters) {
     Parameter& parameter = *parameters_[index].parameter;

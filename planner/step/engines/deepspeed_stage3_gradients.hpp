@@ -35,8 +35,6 @@ class Gradients {
   void begin_micro_batch(bool first, bool boundary);
   /// A finished gradient of a parameter outside of leaf modules.
   void ready(Parameter& parameter, Tensor gradient);
-  /// A finished gradient within a leaf module.
-  void keep_for_leaf(Parameter& parameter, Tensor gradient);
   /// The backward of a leaf module has ended: reduces the gradients of its parameters; those without one count as zeros.
   void leaf_ready(const std::vector<int>& parameters);
   /// The end of backward: the last flush, and the host waits for the reduce stream.
