@@ -185,9 +185,31 @@ TEST(Accuracy, OfTheReferenceRuntime) {
   }
 }
 
-// Other sub-groups, nothing pinned, the optimizer alone.  Pinned to 1 MB; GPU to 0.02 %; resident within 3 % or 650 MB:
-// the usual 300, and the 350 MB more that these processes hold before a model is there.
+/// Pages of files that a process has mapped when a phase ends, libraries above all: what is resident, neither anonymous nor
+/// pinned.  By row and phase.
+std::map<std::string, std::map<std::string, double>> mapped_pages(const char* table) {
+  std::map<std::string, std::map<std::string, double>> pages;
+  const auto json =
+      nlohmann::json::parse(std::ifstream(fmt::format("{}/tests/data/measured/{}.json", PLIMSOLL_SOURCE_DIR, table)));
+  for (const auto& row : json["rows"]) {
+    for (const auto& [name, phase] : row["phases"].items()) {
+      pages[row["id"]][name] = phase["host_resident_bytes_at_end"].get<double>() -
+                               phase["host_anonymous_bytes"].get<double>() - phase["host_pinned_bytes"].get<double>();
+    }
+  }
+  return pages;
+}
+
+// Other sub-groups, nothing pinned, the optimizer alone.  Pinned to 1 MB; GPU to 0.02 %; resident within 3 % or 300 MB.
+// These processes have 300 MB more of library files mapped (another installation of the libraries) than those that the base
+// was read from, in every phase alike: pages that they share with others and took for no tensor.  They are left out.
 TEST(Accuracy, OfOtherWaysToOffload) {
+  std::map<std::string, double> usual;
+  const auto rows_of_base = mapped_pages("h200_deepspeed_host");
+  for (const auto& [id, phases] : rows_of_base) {
+    for (const auto& [name, bytes] : phases) usual[name] += bytes / static_cast<double>(rows_of_base.size());
+  }
+  auto mapped = mapped_pages("h200_offload");
   const Validation offload = of_table("h200_offload");
   EXPECT_TRUE(offload.unanswered.empty());
   EXPECT_GE(offload.rows.size(), 105U);
@@ -196,7 +218,11 @@ TEST(Accuracy, OfOtherWaysToOffload) {
     if (row.figure.find("pinned") != std::string::npos) {
       EXPECT_LE(off, 1e6) << row.id << " " << row.figure;
     } else if (row.figure.find("host_resident") != std::string::npos) {
-      EXPECT_LE(off, std::max(650e6, 0.03 * row.measured)) << row.id << " " << row.figure;
+      const std::string phase = row.figure.substr(0, row.figure.find('.'));
+      const double more = mapped.at(row.id).at(phase) - usual.at(phase);
+      EXPECT_GT(more, 200e6) << row.id << " " << phase;
+      EXPECT_LE(std::abs(row.predicted + more - row.measured), std::max(300e6, 0.03 * row.measured))
+          << row.id << " " << row.figure;
     } else {
       EXPECT_LE(off, 0.0002 * row.measured) << row.id << " " << row.figure;
     }
