@@ -104,6 +104,8 @@ struct LoraOptions {
   std::int64_t rank = 0;
   std::vector<std::string> targets;  ///< module names ("q_proj"), or "all-linear"; empty: q_proj and v_proj
   bool base_nf4 = false;             ///< the frozen linear layers in 4 bits (QLoRA)
+  bool fp32 = true;                  ///< PEFT casts 16-bit adapters to fp32 unless autocast_adapter_dtype is off
+  double dropout = 0;                ///< of an adapter's input
 };
 
 /// Where in the user's files a key was stated: JSON pointer in the plan's vocabulary ("/zero/stage") to place.

@@ -224,9 +224,11 @@ void read_trainable(Section& top) {
     Section object(*value, "/trainable", top.draft);
     if (const Node* lora = object.reader.object("lora")) {
       Section section(*lora, "/trainable/lora", top.draft);
-      plan.lora = LoraOptions{section.reader.required_integer("rank", 1, limits::width), {}, false};
+      plan.lora = LoraOptions{section.reader.required_integer("rank", 1, limits::width), {}, false, true, 0};
       if (auto targets = section.reader.strings("targets")) plan.lora->targets = std::move(*targets);
       plan.lora->base_nf4 = section.reader.choice("base", {"16bit", "nf4"}) == std::size_t{1};
+      plan.lora->fp32 = section.reader.choice("dtype", {"fp32", "16bit"}) != std::size_t{1};
+      plan.lora->dropout = section.reader.number("dropout", 0, 0.99).value_or(0);
       section.reader.report_unknown();
     }
     object.reader.report_unknown();

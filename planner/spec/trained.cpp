@@ -67,6 +67,12 @@ bool is_trained(const Plan& plan, const ParameterDecl& parameter) {
                                          [&](const std::string& pattern) { return is_found(pattern, parameter.name); });
 }
 
+DType adapter_dtype(const Plan& plan, DType base) {
+  const bool as_made = plan.construction == Construction::zero_init || plan.construction == Construction::meta;
+  const bool kept = plan.engine == Engine::ddp || (plan.engine == Engine::deepspeed && plan.zero.stage == 3 && as_made);
+  return kept && plan.lora && plan.lora->fp32 ? DType::fp32 : base;
+}
+
 bool is_adapted(const Plan& plan, const ParameterDecl& weight) {
   if (!plan.lora || !is_linear(weight.role)) return false;
   const std::string_view module = module_of(weight);

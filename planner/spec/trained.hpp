@@ -15,6 +15,10 @@ namespace plimsoll {
 /// True if the plan trains this parameter of the model.
 bool is_trained(const Plan& plan, const ParameterDecl& parameter);
 
+/// The type of the adapters beside layers of type `base`.  PEFT's fp32 stays where no engine casts the whole model: plain
+/// PyTorch, and DeepSpeed's stage 3 where the layers are sharded as they are made.
+DType adapter_dtype(const Plan& plan, DType base);
+
 /// True if this is the weight of a linear layer that gets an adapter.
 bool is_adapted(const Plan& plan, const ParameterDecl& weight);
 

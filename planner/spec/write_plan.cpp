@@ -105,6 +105,8 @@ Json trainable_value(const Plan& plan) {
   if (plan.lora) {
     Json lora = {{"rank", plan.lora->rank}, {"targets", plan.lora->targets}};
     if (plan.lora->base_nf4) lora["base"] = "nf4";
+    if (!plan.lora->fp32) lora["dtype"] = "16bit";
+    if (plan.lora->dropout > 0) lora["dropout"] = plan.lora->dropout;
     return {{"lora", std::move(lora)}};
   }
   if (!plan.trainable_patterns.empty()) return plan.trainable_patterns;

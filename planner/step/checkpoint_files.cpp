@@ -97,7 +97,10 @@ class CheckpointWriter {
         ++count;
       }
     } else {
-      payload = narrow() * (dense_ + experts_);
+      for (const Parameter& parameter : model_->parameters_in_order) {
+        if (parameter.adapter) payload += (size_of(parameter.dtype) - narrow()) * parameter.numel();
+      }
+      payload += narrow() * (dense_ + experts_);
       count = static_cast<std::int64_t>(model_->parameters_in_order.size());
     }
     return storages(count, payload, stem);

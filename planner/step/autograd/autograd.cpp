@@ -22,14 +22,16 @@ class CheckpointFrame {
   std::size_t promise() { return promised_++; }
 
   /// Called for each kept tensor of the second run; ends it after the last one.
-  void keep(const Tensor& tensor) {
-    recomputed_.push_back(tensor);
+  /// @param parameter it is this one, kept by name: the storage is not held; null: none
+  void keep(const Tensor& tensor, const Parameter* parameter) {
+    recomputed_.push_back({parameter ? Tensor() : tensor, parameter});
     if (recomputed_.size() == promised_ && !whole_) throw Stop{};
   }
 
   Tensor take(const std::shared_ptr<CheckpointFrame>& self, std::size_t index) {
     if (!done_) recompute(self);
-    return std::exchange(recomputed_[index], {});
+    const Kept kept = std::exchange(recomputed_[index], {});
+    return kept.parameter ? kept.parameter->data : kept.tensor;
   }
 
  private:
@@ -55,7 +57,11 @@ class CheckpointFrame {
   std::int16_t layer_;
   std::size_t promised_ = 0;
   bool done_ = false;
-  std::vector<Tensor> recomputed_;
+  struct Kept {
+    Tensor tensor;
+    const Parameter* parameter = nullptr;
+  };
+  std::vector<Kept> recomputed_;
 };
 
 void SavedTensor::unpack() {
@@ -84,24 +90,30 @@ NodeRef Autograd::make_node(std::initializer_list<const Variable*> inputs) {
   return node;
 }
 
-void Autograd::save(const NodeRef& node, const Tensor& tensor) {
+void Autograd::save(const NodeRef& node, const Tensor& tensor) { save(node, tensor, nullptr); }
+
+void Autograd::save(const NodeRef& node, const Tensor& tensor, const Parameter* by_name) {
   if (!node) return;
   SavedTensor& slot = node->saved(node->saved_count++);
   if (!frame) {
     slot = SavedTensor(tensor);
   } else if (recomputing) {
-    slot = SavedTensor(tensor);  // the second run has a graph of its own, which lives while something names its results
-    frame->keep(tensor);
+    // The second run has a graph of its own, which lives while something names its results.
+    slot = by_name ? SavedTensor(by_name) : SavedTensor(tensor);
+    frame->keep(tensor, by_name);
   } else {
     slot = SavedTensor(frame, frame->promise());
   }
 }
 
 void Autograd::save(const NodeRef& node, const Variable& variable) {
-  if (node && variable.parameter && !variable.parameter->pinned_by_autograd && !frame) {
-    node->saved(node->saved_count++) = SavedTensor(variable.parameter);
+  const Parameter* parameter = variable.parameter;
+  const bool by_name = parameter && !parameter->pinned_by_autograd;
+  if (node && by_name && !frame) {
+    node->saved(node->saved_count++) = SavedTensor(parameter);
   } else {
-    save(node, variable.data());
+    // A checkpoint keeps a detached alias of what needs a gradient, which holds the storage, and a frozen parameter as it is.
+    save(node, variable.data(), by_name && !parameter->trainable ? parameter : nullptr);
   }
 }
 

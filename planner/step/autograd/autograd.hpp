@@ -101,6 +101,7 @@ class Autograd {
  private:
   friend class CheckpointFrame;
   NodeRef make_node(std::initializer_list<const Variable*> inputs);
+  void save(const NodeRef& node, const Tensor& tensor, const Parameter* by_name);
   void count_dependencies(GraphNode* root);
   void run(GraphNode& node);
   void hand_on(NodeRef node, std::size_t output, Tensor grad);

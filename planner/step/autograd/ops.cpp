@@ -208,6 +208,20 @@ Variable sigmoid(Autograd& g, const Variable& x, const char* name) {
   return activation(g, x, name, KernelKind::vectorized, KernelKind::vectorized, true);
 }
 
+// native_dropout: the mask first, then the result; one kernel each way.
+Variable dropout(Autograd& g, const Variable& x, const char* name) {
+  NodeRef node = g.make_node({&x}, [](BackwardCall& call) {
+    const Tensor mask = call.saved(0);
+    call.out[0] = call.trace.empty(call.grads[0].shape, call.grads[0].dtype, "gradient of a dropout");
+    launch(call.trace, KernelKind::vectorized, {&call.grads[0], &mask}, call.out[0], "dropout backward");
+  });
+  const Tensor mask = g.trace.empty(x.shape, DType::boolean, "dropout mask");
+  Tensor result = g.trace.empty(x.shape, x.dtype, name);
+  launch(g.trace, KernelKind::vectorized, {&x, &mask}, result, name);
+  g.save(node, mask);
+  return with_graph(std::move(result), std::move(node));
+}
+
 Variable negate(Autograd& g, const Variable& x, const char* name) {
   NodeRef node = g.make_node({&x}, [](BackwardCall& call) {
     call.out[0] = call.trace.empty(call.grads[0].shape, call.grads[0].dtype, "negated gradient");

@@ -25,6 +25,8 @@ Variable add_constant(Autograd& g, const Variable& x, const char* name);
 Variable rsqrt(Autograd& g, const Variable& x, const char* name);
 Variable silu(Autograd& g, const Variable& x, const char* name);
 Variable sigmoid(Autograd& g, const Variable& x, const char* name);
+/// x with some elements zeroed and the others scaled; keeps a mask of one byte an element.
+Variable dropout(Autograd& g, const Variable& x, const char* name);
 Variable negate(Autograd& g, const Variable& x, const char* name);
 /// Half of the last dimension, a view; its gradient is a full tensor of zeros with the half copied in.
 Variable slice_half(Autograd& g, const Variable& x);

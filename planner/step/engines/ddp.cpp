@@ -46,7 +46,7 @@ class DdpJob final : public TorchJob {
       parameter.data = std::move(moved);
     }
     frequencies_ = rotary_frequencies(trace_, scenario_.model);
-    attach_adapters(trace_, *model_, model_->parameters_in_order.front().dtype);
+    if (plan().lora) attach_adapters(trace_, *model_, model_->parameters_in_order.front().dtype, plan().lora->fp32);
     if (plan().world_size > 1) wrap();
   }
 
@@ -78,7 +78,8 @@ class DdpJob final : public TorchJob {
       gradients.push_back(&parameter.grad);
     }
     if (plan().gradient_clipping > 0) clip_gradients(trace_, gradients);
-    const bool fp32_adapters = plan().lora && plan().optimizer.moments != DType::int8;
+    const bool fp32_adapters =
+        plan().lora && tensors.front().dtype == DType::fp32 && plan().optimizer.moments != DType::int8;
     adamw_step(trace_, plan().optimizer.implementation, fp32_adapters ? DType::fp32 : plan().optimizer.moments, tensors,
                gradients, states_);
     for (Parameter& parameter : model_->parameters_in_order) parameter.grad = {};

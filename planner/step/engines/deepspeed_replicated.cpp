@@ -92,7 +92,8 @@ void ReplicatedJob::build_model() {
 
 void ReplicatedJob::add_adapters() {
   if (plan().construction != Construction::cpu) {
-    attach_adapters(trace_, *model_, plan().compute_dtype() == DType::fp32 ? DType::fp32 : DType::bf16);
+    attach_adapters(trace_, *model_, plan().compute_dtype() == DType::fp32 ? DType::fp32 : DType::bf16,
+                    plan().lora->fp32);
     return;
   }
   for (Parameter& parameter : model_->parameters_in_order) {

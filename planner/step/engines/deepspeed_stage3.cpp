@@ -24,7 +24,7 @@ using zero3::ShardedParameters;
 class Zero3Hooks final : public ModuleHooks {
  public:
   Zero3Hooks(Autograd& autograd, Coordinator& coordinator, Gradients& gradients, const TorchModel& model)
-      : autograd_(autograd), coordinator_(coordinator), gradients_(gradients), top_(model) {
+      : autograd_(autograd), coordinator_(coordinator), gradients_(gradients), top_(model.outermost()) {
     inside_leaf_.resize(model.modules.size());
     for (const Module* module : model.modules) {
       if (module->zero3_leaf || inside_leaf_[static_cast<std::size_t>(module->id)]) mark_inside(*module);
@@ -35,20 +35,21 @@ class Zero3Hooks final : public ModuleHooks {
     if (inside_leaf(module)) return;
     if (&module == &top_) coordinator_.begin_forward();
     hook("before forward");
-    coordinator_.enter(module);
+    // What a recomputation fetches belongs to the module that backward entered last.
+    coordinator_.enter(module, autograd_.recomputing && !entered_.empty() ? entered_.back() : nullptr);
     if (!module.keyword_input) wrap(input, [this, &module] { after_backward(module); });
   }
 
   void after_forward(Module& module, Variable& output) override {
     if (inside_leaf(module)) return;
     hook("after forward");
-    coordinator_.leave(module);
+    coordinator_.leave(module, false);
     wrap(output, [this, &module] { before_backward(module); });
   }
 
   /// The end of backward: modules whose post-backward hook did not run are left, the latest first.
   void leave_rest() {
-    while (!entered_.empty()) coordinator_.leave(*pop(entered_.size() - 1));
+    while (!entered_.empty()) coordinator_.leave(*pop(entered_.size() - 1), true);
   }
 
   bool inside_leaf(const Module& module) const { return inside_leaf_[static_cast<std::size_t>(module.id)]; }
@@ -77,7 +78,7 @@ class Zero3Hooks final : public ModuleHooks {
   void before_backward(const Module& module) {
     hook("before backward");
     entered_.push_back(&module);
-    coordinator_.enter(module);
+    coordinator_.enter(module, nullptr);
   }
 
   void after_backward(const Module& module) {
@@ -88,7 +89,7 @@ class Zero3Hooks final : public ModuleHooks {
       pop(i);
       break;
     }
-    coordinator_.leave(module);
+    coordinator_.leave(module, true);
   }
 
   const Module* pop(std::size_t i) {

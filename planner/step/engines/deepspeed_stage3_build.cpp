@@ -49,12 +49,26 @@ void ModelBuilder::build() {
   if (scenario_.plan.lora) add_adapters();
 }
 
-// PEFT makes them whole, outside of zero.Init, and ties the head again, so that its own part goes.
+// PEFT makes them whole in the layers' type, outside of zero.Init, ties the head again, so that its own part goes, and casts
+// them to fp32, one by one.
 void ModelBuilder::add_adapters() {
   head_.reset();
+  std::vector<const Parameter*> made;
   for (const ShardedParameter& sharded : parameters_.all()) {
-    if (sharded.parameter->adapter)
-      adapters_.push_back(trace_.empty(sharded.parameter->shape, dtype_, sharded.parameter->name));
+    if (sharded.parameter->adapter) made.push_back(sharded.parameter);
+  }
+  for (const Parameter* parameter : made) adapters_.push_back(trace_.empty(parameter->shape, dtype_, parameter->name));
+  if (scenario_.plan.lora->fp32) cast_adapters(DType::fp32);
+}
+
+void ModelBuilder::cast_adapters(DType dtype) {
+  for (Tensor& adapter : adapters_) {
+    if (adapter.dtype == dtype) continue;
+    Tensor cast = trace_.empty(adapter.shape, dtype, "adapter");
+    const KernelKind kind = dtype == DType::fp32 ? KernelKind::upcast : KernelKind::vectorized;
+    trace_.compute(Kernel::pointwise(kind, dtype, cast.numel(), adapter.bytes() + cast.bytes()), {&adapter}, {&cast},
+                   "cast adapter");
+    adapter = std::move(cast);
   }
 }
 
@@ -82,10 +96,10 @@ void ModelBuilder::make_whole(Declared& declared) {
       {&initial}, {&declared.whole}, "cast parameter");
 }
 
-Tensor ModelBuilder::empty_shard(std::int64_t elements) {
+Tensor ModelBuilder::empty_shard(std::int64_t elements, DType dtype) {
   const Shape shape{{elements, Symbol::parameters}};
-  if (!on_host()) return trace_.empty(shape, dtype_, "shard");
-  return trace_.host_empty(shape, dtype_, "shard", Category::parameters, scenario_.plan.offload.pin_parameters);
+  if (!on_host()) return trace_.empty(shape, dtype, "shard");
+  return trace_.host_empty(shape, dtype, "shard", Category::parameters, scenario_.plan.offload.pin_parameters);
 }
 
 void ModelBuilder::cut(Declared& declared) {
@@ -100,7 +114,7 @@ void ModelBuilder::cut(Declared& declared) {
     broadcast.full_size = whole.bytes();
     trace_.collective(broadcast, {&whole}, {&whole}, "broadcast parameter");
   }
-  declared.shard = empty_shard(ceil_div(whole.numel(), ranks));
+  declared.shard = empty_shard(ceil_div(whole.numel(), ranks), dtype_);
   const Bytes bytes = declared.shard.bytes();
   if (on_host()) {
     trace_.record(HostCopy{false, true, bytes}, Lane::compute, {&whole}, {&declared.shard}, "shard to the host");
@@ -124,7 +138,10 @@ void ModelBuilder::construct_whole(bool host) {
 void ModelBuilder::shard() {
   Scoped category(trace_.category, Category::parameters);
   head_.reset();
-  if (scenario_.plan.construction == Construction::cpu) {
+  // A model that is not sharded yet is cast as a whole.
+  const Construction construction = scenario_.plan.construction;
+  if (construction == Construction::cpu || construction == Construction::gpu) cast_adapters(dtype_);
+  if (construction == Construction::cpu) {
     for (Declared& declared : declared_) {
       declared.whole = trace_.host_empty(shape_of(*declared.decl), dtype_, declared.name, Category::parameters, false);
     }
@@ -153,7 +170,7 @@ void ModelBuilder::replace_experts() {
     if (original != by_decl.end() && sharded.communicator.index == 0) {
       sharded.shard = std::move(original->second->shard);
     } else {
-      sharded.shard = empty_shard(sharded.part);
+      sharded.shard = empty_shard(sharded.part, parameter.dtype);
     }
   }
   declared_.clear();

@@ -38,11 +38,12 @@ class ModelBuilder {
   };
 
   void add_adapters();
+  void cast_adapters(DType dtype);
   void construct_under_zero_init();
   void construct_whole(bool on_host);
   void make_whole(Declared& declared);
   void cut(Declared& declared);
-  Tensor empty_shard(std::int64_t elements);
+  Tensor empty_shard(std::int64_t elements, DType dtype);
   void replace_experts();
   bool on_host() const { return scenario_.plan.offload.parameters != OffloadDevice::none; }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 
 namespace plimsoll::zero3 {
@@ -15,6 +16,24 @@ std::vector<int> indices_of(const std::vector<Parameter*>& parameters) {
   std::vector<int> result;
   for (const Parameter* parameter : parameters) result.push_back(parameter->index);
   std::sort(result.begin(), result.end());
+  return result;
+}
+
+/// PEFT's wrapper asks for the type of A before A's own module runs: where A is not there yet, the engine notes it as a
+/// parameter of the wrapper's, too ("external"), and visits of the wrapper fetch it from then on.
+/// @return by module, A or null
+std::vector<const Parameter*> external_parameters(const TorchModel& model, ShardedParameters& parameters) {
+  std::map<const Module*, const Parameter*> by_child;
+  for (const AdapterModules& adapter : model.adapters) {
+    if (!parameters.of(*adapter.a.weight).persistent) by_child[&adapter.a] = adapter.a.weight;
+  }
+  std::vector<const Parameter*> result;
+  for (const Module* module : model.modules) {
+    const Parameter*& external = result.emplace_back();
+    for (const Module* child : module->children) {
+      if (const auto found = by_child.find(child); found != by_child.end()) external = found->second;
+    }
+  }
   return result;
 }
 
@@ -39,10 +58,13 @@ Coordinator::Coordinator(ShardedParameters& parameters, const TorchModel& model,
       prefetch_bucket_(options.stage3_allgather_sequential ? 1 : options.stage3_prefetch_bucket_size),
       promised_(parameters.all().size(), never),
       met_in_round_(parameters.all().size(), 0) {
+  const std::vector<const Parameter*> external = external_parameters(model, parameters);
   for (const Module* module : model.modules) {
     own_.push_back(indices_of(module->parameters));
+    if (const Parameter* parameter = external[own_.size() - 1]) own_.back().push_back(parameter->index);
     below_.push_back(parameters_below(*module));
     leaf_.push_back(module->zero3_leaf);
+    recomputed_.emplace_back();
     fetched_.push_back(module->zero3_leaf ? below_.back() : own_.back());
     any_leaf_ = any_leaf_ || module->zero3_leaf;
   }
@@ -88,7 +110,7 @@ Coordinator::Walk Coordinator::walk_over(const std::vector<std::vector<int>>& he
   return walk;
 }
 
-void Coordinator::enter(const Module& module) {
+void Coordinator::enter(const Module& module, const Module* recomputed_for) {
   if (trace_ == Trace::recording) visits_.push_back(module.id);
   const std::vector<int>& fetched = fetched_by(module);
   wanted_.clear();
@@ -102,6 +124,7 @@ void Coordinator::enter(const Module& module) {
     ShardedParameter& sharded = parameters_[parameter];
     if (std::find(sharded.users.begin(), sharded.users.end(), module.id) == sharded.users.end())
       sharded.users.push_back(module.id);
+    if (recomputed_for && !sharded.parameter->trainable) attribute(parameter, *recomputed_for);
     if (sharded.call) parameters_.wait(parameter);
   }
   parameters_.trace().wait_for(Lane::compute, parameters_.lanes().gather);
@@ -110,6 +133,14 @@ void Coordinator::enter(const Module& module) {
     if (prefetch_bucket_ > 0) prefetch();
   }
   ++visit_;
+}
+
+// Only frozen parameters: the others are released by their own backward.
+void Coordinator::attribute(int parameter, const Module& owner) {
+  std::vector<int>& recomputed = recomputed_[static_cast<std::size_t>(owner.id)];
+  if (std::find(recomputed.begin(), recomputed.end(), parameter) != recomputed.end()) return;
+  recomputed.push_back(parameter);
+  parameters_[parameter].users.push_back(owner.id);
 }
 
 // What the visit needs anyway is not to be prefetched again.
@@ -155,7 +186,16 @@ void Coordinator::drop(int parameter) {
   available_ -= sharded.numel();
 }
 
-void Coordinator::leave(const Module& module) {
+void Coordinator::leave(const Module& module, bool backward) {
+  leave_own(module);
+  if (!backward) return;
+  for (const int parameter : std::exchange(recomputed_[static_cast<std::size_t>(module.id)], {})) {
+    std::erase(parameters_[parameter].users, module.id);
+    if (!parameters_[parameter].persistent) drop(parameter);
+  }
+}
+
+void Coordinator::leave_own(const Module& module) {
   const std::vector<int>& held = fetched_by(module);
   if (held.empty()) return;
   const std::vector<int>* released = &held;  // while the order of visits is unknown, everything goes

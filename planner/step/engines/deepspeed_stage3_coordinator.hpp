@@ -31,9 +31,11 @@ class Coordinator {
   /// Start of the model's forward: what is still in flight is dropped, the queue starts anew.
   void begin_forward();
   /// The hook before a module's forward or backward.
-  void enter(const Module& module);
+  /// @param recomputed_for the module in whose backward this forward runs again: frozen parameters that it fetches go when
+  ///                       that module is left; null: no recomputation
+  void enter(const Module& module, const Module* recomputed_for = nullptr);
   /// The hook after a module's forward or backward.
-  void leave(const Module& module);
+  void leave(const Module& module, bool backward = false);
   /// Makes every parameter sharded (start of the optimizer's step).
   void release_all();
 
@@ -62,6 +64,8 @@ class Coordinator {
   void prefetch();
   bool first_in_round(int parameter);
   void drop(int parameter);
+  void attribute(int parameter, const Module& owner);
+  void leave_own(const Module& module);
   std::vector<int> decide_release(const Module& module) const;
   bool reused_soon(const Walk& walk, int parameter) const;
 
@@ -71,6 +75,7 @@ class Coordinator {
   std::vector<std::vector<int>> own_, below_, fetched_;  // by module: parameters of its own, with all below, of a visit
   std::vector<bool> leaf_;                               // by module
   bool any_leaf_ = false;
+  std::vector<std::vector<int>> recomputed_;  // by module: frozen parameters fetched by recomputations in its backward
 
   Trace trace_ = Trace::none;
   std::vector<int> visits_;  // modules

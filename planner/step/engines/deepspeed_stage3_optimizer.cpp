@@ -85,7 +85,7 @@ void Optimizer::initialize() {
 // The parts move through one pageable buffer of the host, so that the device's memory can be given back in between.
 void Optimizer::flatten_on_device() {
   Scoped category(trace_.category, Category::parameters);
-  const DType dtype = plan().compute_dtype();
+  const DType dtype = trained_dtype();
   {
     const Tensor staging =
         trace_.host_empty(flat_shape(elements_), dtype, "parameters on their way", Category::parameters, false);
@@ -112,7 +112,7 @@ void Optimizer::flatten_on_host() {
   const bool on_disk = plan().offload.parameters == OffloadDevice::nvme;
   std::int64_t room = on_disk ? most_parameters_in_host : std::numeric_limits<std::int64_t>::max();
   for (int i = 0; on_disk && i < parameter_swap_buffers; ++i) {
-    swap_buffers_.push_back(trace_.host_empty(flat_shape(parameter_swap_buffer), plan().compute_dtype(),
+    swap_buffers_.push_back(trace_.host_empty(flat_shape(parameter_swap_buffer), trained_dtype(),
                                               "parameter swap buffer", Category::parameters, true));
   }
   for (const OptimizerGroup& group : groups_) {
@@ -120,9 +120,9 @@ void Optimizer::flatten_on_host() {
     for (const Parameter* parameter : group.parameters) elements += parameters_.of(*parameter).part;
     const std::int64_t held = std::min(elements, room);
     room -= held;
-    const Tensor flat = held > 0 ? trace_.host_empty(flat_shape(held), plan().compute_dtype(), "flat parameters",
-                                                     Category::parameters, true)
-                                 : swap_buffers_.back();
+    const Tensor flat =
+        held > 0 ? trace_.host_empty(flat_shape(held), trained_dtype(), "flat parameters", Category::parameters, true)
+                 : swap_buffers_.back();
     for (const Parameter* parameter : group.parameters) {
       ShardedParameter& sharded = parameters_.of(*parameter);
       sharded.shard = flat.view_as(flat_shape(sharded.part));
@@ -158,7 +158,7 @@ void Optimizer::make_master(SubGroup& group) {
   const DType dtype = master_dtype();
   const Tensor& part = parameters_[group.parameters.front()].shard;
   const Shape shape = flat_shape(group.elements);
-  if (!group.on_host && plan().precision == Precision::fp32 && !trace_.on_host(part)) {
+  if (plan().offload.optimizer == OffloadDevice::none && part.dtype == dtype && !trace_.on_host(part)) {
     group.master = part.view_as(shape);  // the part itself is the master
     return;
   }
@@ -183,7 +183,7 @@ void Optimizer::move(const Tensor& from, const Tensor& to, std::int64_t elements
   if (to_host && from_host) {
     trace_.record(HostWork{HostWorkKind::python, 1, bytes}, Lane::host, {&from}, {&to}, "copy on the host");
   } else if (to_host || from_host) {
-    const Bytes moved = Elements(elements) * plan().compute_dtype();
+    const Bytes moved = Elements(elements) * (size_of(from.dtype) < size_of(to.dtype) ? from.dtype : to.dtype);
     trace_.record(HostCopy{from_host, false, moved}, Lane::compute, {&from}, {&to}, "copy between host and device");
     trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "copy between host and device");
   } else {
@@ -306,7 +306,7 @@ void Optimizer::norm(const SubGroup& group) {
 
 void Optimizer::step() {
   Scoped category(trace_.category, Category::temporaries);
-  if (plan().precision == Precision::fp16) check_overflow();
+  if (trained_dtype() == DType::fp16) check_overflow();
   for (const SubGroup& group : sub_groups_) norm(group);
   deepspeed::truth_test(trace_, "is the gradient norm finite");
   gradients_.drop_norms();
@@ -367,11 +367,11 @@ void Optimizer::update_on_host(SubGroup& group) {
                 {&group.master, &group.kept_gradient, &state.first, &state.second},
                 {&group.master, &state.first, &state.second}, "adamw");
   const ShardedParameter& first = parameters_[group.parameters.front()];
-  if (first.on_host) {
+  if (first.on_host || first.shard.dtype == group.master.dtype) {
     move(group.master, first.shard, group.elements);
     return;
   }
-  const Tensor cast = trace_.host_empty(flat_shape(group.elements), plan().compute_dtype(), "updated parameters",
+  const Tensor cast = trace_.host_empty(flat_shape(group.elements), first.shard.dtype, "updated parameters",
                                         Category::temporaries, false);
   move(cast, first.shard, group.elements);
 }

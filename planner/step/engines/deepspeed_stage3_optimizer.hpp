@@ -62,6 +62,8 @@ class Optimizer {
   void update_on_host(SubGroup& group);
   Tensor fp32_gradient(const SubGroup& group);
   DType master_dtype() const;
+  /// Of what is trained: the model's type, or that of its adapters.
+  DType trained_dtype() const { return groups_.front().parameters.front()->dtype; }
   const Plan& plan() const { return scenario_.plan; }
 
   ShardedParameters& parameters_;

@@ -134,23 +134,38 @@ void ShardedParameters::gather_alone(int index, const std::shared_ptr<GatherCall
   parameter.data = buffer.view_as(parameter.shape);
 }
 
+// A buffer for each type, those of 16 bits first, and in it the parameters in order of their ids: adapters get theirs after a
+// model that was sharded as it was made.
 void ShardedParameters::gather_flat(const std::vector<int>& indices, const std::shared_ptr<GatherCall>& call) {
+  if (!plan_.lora) return gather_type(indices, call);
+  std::map<std::int64_t, std::vector<int>> by_size;
+  for (const int index : indices) by_size[size_of((*this)[index].parameter->dtype)].push_back(index);
+  const bool adapters_last = plan_.construction == Construction::zero_init || plan_.construction == Construction::meta;
+  for (auto& [size, members] : by_size) {
+    if (adapters_last)
+      std::stable_partition(members.begin(), members.end(), [this](int i) { return !(*this)[i].parameter->adapter; });
+    gather_type(members, call);
+  }
+}
+
+void ShardedParameters::gather_type(const std::vector<int>& indices, const std::shared_ptr<GatherCall>& call) {
   std::int64_t parts = 0;
   for (const int index : indices) {
     (*this)[index].call = call;
+    call->to_split.push_back({index, call->flats.size()});
     parts += (*this)[index].part;
     gathered_elements_ += (*this)[index].numel();
   }
   const ShardedParameter& first = (*this)[indices.front()];
-  call->to_split = indices;
-  call->flat =
+  const Tensor flat =
       trace_.empty(flat_shape(parts * first.communicator.ranks), first.parameter->dtype, "gathered parameters");
   {
     std::vector<Tensor> shards;
     for (const int index : indices) shards.push_back(shard_on_device((*this)[index]));
-    concatenate(shards, call->flat);
+    concatenate(shards, flat);
   }
-  collective(CollectiveKind::all_gather, first.communicator, call->flat, call->flat);
+  collective(CollectiveKind::all_gather, first.communicator, flat, flat);
+  call->flats.push_back(flat);
 }
 
 void ShardedParameters::gather_by_all_reduce(const std::vector<int>& indices, const std::shared_ptr<GatherCall>& call) {
@@ -179,12 +194,12 @@ void ShardedParameters::wait_for_old_events() {
 }
 
 void ShardedParameters::split(const GatherCall& call) {
-  for (const int index : call.to_split) {
+  for (const auto& [index, flat] : call.to_split) {
     ShardedParameter& sharded = (*this)[index];
     Parameter& parameter = *sharded.parameter;
     Scoped layer(trace_.layer, static_cast<std::int16_t>(parameter.decl->layer));
     Tensor whole = trace_.empty(parameter.shape, parameter.dtype, parameter.name);
-    trace_.compute(copy_kernel(parameter.dtype, sharded.numel()), {&call.flat}, {&whole},
+    trace_.compute(copy_kernel(parameter.dtype, sharded.numel()), {&call.flats[flat]}, {&whole},
                    "copy out of the flat buffer");
     last_gather_ = trace_.next_op() - 1;
     parameter.data = std::move(whole);

@@ -59,9 +59,10 @@ struct ShardedParameter {
 
 /// A gather in flight.
 struct GatherCall {
-  Tensor flat;
+  std::vector<Tensor> flats;  ///< one a type
   Tensor shard_copy;          ///< of a parameter on the CPU
-  std::vector<int> to_split;  ///< parameters to copy out of the flat buffer at the first wait
+  /// Parameters to copy out at the first wait, and which buffer each is in.
+  std::vector<std::pair<int, std::size_t>> to_split;
 };
 
 /// All parameters of the model by index (construction order, as their ids).
@@ -97,6 +98,7 @@ class ShardedParameters {
   void take_alone(ShardedParameter& sharded);
   void gather_alone(int index, const std::shared_ptr<GatherCall>& call);
   void gather_flat(const std::vector<int>& indices, const std::shared_ptr<GatherCall>& call);
+  void gather_type(const std::vector<int>& indices, const std::shared_ptr<GatherCall>& call);
   void gather_by_all_reduce(const std::vector<int>& indices, const std::shared_ptr<GatherCall>& call);
   void concatenate(const std::vector<Tensor>& shards, const Tensor& flat);
   Tensor shard_on_device(const ShardedParameter& parameter);

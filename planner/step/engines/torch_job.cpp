@@ -35,13 +35,13 @@ Tensor quantized_weight(Trace& trace, const Parameter& parameter) {
   return trace.empty({{bytes}}, DType::int8, parameter.name, Category::parameters);
 }
 
-void attach_adapters(Trace& trace, TorchModel& model, DType base) {
+void attach_adapters(Trace& trace, TorchModel& model, DType base, bool fp32) {
   Scoped category(trace.category, Category::parameters);
   for (Parameter& parameter : model.parameters_in_order) {
     if (parameter.adapter) parameter.data = trace.empty(parameter.shape, base, parameter.name);
   }
   for (Parameter& parameter : model.parameters_in_order) {
-    if (!parameter.adapter || base == DType::fp32) continue;
+    if (!parameter.adapter || base == DType::fp32 || !fp32) continue;
     Tensor wide = trace.empty(parameter.shape, DType::fp32, parameter.name);
     ops::launch(trace, KernelKind::upcast, {&parameter.data}, wide, "adapter in fp32");
     parameter.data = std::move(wide);

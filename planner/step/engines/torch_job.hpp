@@ -82,7 +82,9 @@ Tensor quantized_weight(Trace& trace, const Parameter& parameter);
 
 /// PEFT gives each adapter the type of its layer, on the layer's device, and then casts 16-bit ones to fp32, one by one.
 /// @param base type of the layers' weights
-void attach_adapters(Trace& trace, TorchModel& model, DType base);
+/// @param base of the layers
+/// @param fp32 the cast is not turned off
+void attach_adapters(Trace& trace, TorchModel& model, DType base, bool fp32);
 
 /// What a model holds on the device beside its parameters: the rotary frequencies, and a copy of them.
 std::vector<Tensor> rotary_frequencies(Trace& trace, const ModelSpec& model);

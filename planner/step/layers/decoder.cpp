@@ -127,15 +127,18 @@ Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable inp
 namespace {
 
 /// Adapters with recomputation: a hook makes the frozen embedding's output need a gradient, so that checkpoints of either kind
-/// find a graph (enable_input_require_grads of Hugging Face, which its trainer calls).
+/// find a graph (enable_input_require_grads of Hugging Face, which its trainer calls).  An engine's hooks come after it.
 Variable with_gradient(LayerContext& c, const TorchModel& model, Variable embedded) {
   const bool hooked = c.scenario.plan.lora && c.scenario.plan.recompute.every > 0 && !model.embedding->trainable;
   return hooked ? c.g.require_gradient(embedded.data()) : embedded;
 }
 
-}  // namespace
-
-Variable causal_lm_loss(LayerContext& c, TorchModel& model, const Variable& ids) {
+/// @param depth how many of the model's wrappers have been entered
+Variable loss_within(LayerContext& c, TorchModel& model, const Variable& ids, std::size_t depth) {
+  if (depth < model.wrappers.size()) {
+    return call_module(c, model.wrappers[depth], ids,
+                       [&](const Variable& input) { return loss_within(c, model, input, depth + 1); });
+  }
   Autograd& g = c.g;
   std::vector<Variable> router_logits;
   std::vector<Variable>* wanted = c.scenario.model.router_logits_in_loss ? &router_logits : nullptr;
@@ -144,10 +147,9 @@ Variable causal_lm_loss(LayerContext& c, TorchModel& model, const Variable& ids)
       Scoped masks(c.masks, {});  // they outlive the embedding's output
       // Traces of four frameworks: 0.6 ms pass between the batch and the first kernel of the model, whatever the framework.
       c.trace.host_work(HostWorkKind::python, 20, "enter the model");
-      const Variable embedded =
-          with_gradient(c, model, call_module(c, model.embed_tokens, tokens, [&](const Variable& indices) {
-                          return ops::embedding(g, indices, *model.embedding, "embedding output");
-                        }));
+      const Variable embedded = call_module(c, model.embed_tokens, tokens, [&](const Variable& indices) {
+        return with_gradient(c, model, ops::embedding(g, indices, *model.embedding, "embedding output"));
+      });
       const Tensor positions = position_ids(c);
       const Tensor unread = window_mask(c);
       if (needs_masks(c.scenario)) c.masks = attention_masks(c, embedded.dtype);
@@ -173,6 +175,12 @@ Variable causal_lm_loss(LayerContext& c, TorchModel& model, const Variable& ids)
     });
     return language_loss(c, model.head, hidden, std::move(router_logits));
   });
+}
+
+}  // namespace
+
+Variable causal_lm_loss(LayerContext& c, TorchModel& model, const Variable& ids) {
+  return loss_within(c, model, ids, 0);
 }
 
 }  // namespace plimsoll

@@ -19,7 +19,9 @@ Variable adapted_linear(LayerContext& c, LinearModule& module, const Variable& i
     {
       Variable high;
       {
-        const Variable kept = call_module(c, adapter.dropout, x, [](const Variable& in) { return in; });
+        const Variable kept = call_module(c, adapter.dropout, x, [&c](const Variable& in) {
+          return c.scenario.plan.lora->dropout > 0 ? ops::dropout(c.g, in, "adapter input after dropout") : in;
+        });
         const Variable low = linear(c, adapter.a, kept, "adapter's low rank");
         high = linear(c, adapter.b, low, "adapter output");
       }

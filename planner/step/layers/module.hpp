@@ -32,7 +32,7 @@ struct LinearModule : Module {
   Parameter* bias = nullptr;
   AdapterModules* adapter = nullptr;  ///< low-rank: this module is then what wraps the linear layer itself
 };
-/// PEFT's lora.Linear: the frozen layer, nothing in the place of a dropout, A [r, in] and B [out, r].
+/// PEFT's lora.Linear: the frozen layer, a dropout or nothing in its place, A [r, in] and B [out, r].
 struct AdapterModules {
   LinearModule base, a, b;
   Module dropout;
@@ -105,7 +105,10 @@ struct TorchModel : Module {
   std::deque<ParameterDecl> replaced;         ///< declarations of parameters that only this rank's model has
   std::deque<MoeSpec> mixtures;               ///< of the MoE layers, in order
   std::deque<AdapterModules> adapters;        ///< of the linear layers that have one
+  std::deque<Module> wrappers;                ///< of PEFT around the model, outermost first; none without adapters
   std::vector<Module*> modules;               ///< by id
+
+  const Module& outermost() const { return wrappers.empty() ? *this : wrappers.front(); }
 };
 
 /// Builds the tree.  Under expert parallelism (native, AutoEP) expert parameters are this rank's local ones.

@@ -30,6 +30,11 @@ class Builder {
       top.head.weight = top.embedding;
       top.head.parameters.insert(top.head.parameters.begin(), top.embedding);
     }
+    if (scenario_.plan.lora) {  // PeftModelForCausalLM(LoraModel(model))
+      for (const char* name : {"peft", "lora"}) add(top.wrappers.emplace_back(), name, nullptr);
+      top.wrappers.front().children = {&top.wrappers.back()};
+      top.wrappers.back().children = {&top};
+    }
     return std::move(model_);
   }
 

@@ -84,8 +84,7 @@ class RankList {
       Parameter& parameter = add_own(*weight.decl, module + name, Role::other, {rows, columns}, weight.decl->expert);
       parameter.trainable = true;
       parameter.adapter = true;
-      const bool plain = scenario_.plan.engine == Engine::ddp;
-      parameter.dtype = plain ? DType::fp32 : dtype_;
+      parameter.dtype = adapter_dtype(scenario_.plan, dtype_);
       return &parameter;
     };
     found_.adapters[&weight] = {matrix(".lora_A.default.weight", rank, weight.shape.dim(1).size),
