@@ -30,9 +30,11 @@ const char* const plans[] = {
 TEST(PlanJson, ReadsBackAsItWasWritten) {
   const char* const others[] = {
       R"({"engine": "fsdp2", "world_size": 8, "fsdp": {"reshard_after_forward": false, "reduce_dtype": "bf16", "replicate": 2}})",
-      R"({"engine": "ddp", "precision": "bf16_autocast"})", R"({"engine": "ddp", "master_weights": "none"})",
+      R"({"engine": "ddp", "precision": "bf16_autocast"})",
+      R"({"engine": "ddp", "master_weights": "none"})",
       R"({"engine": "plimsoll", "world_size": 8, "expert_parallel": 8})",
-      R"({"trainable": {"lora": {"rank": 8, "targets": ["q"]}}})"};
+      R"({"trainable": {"lora": {"rank": 8, "targets": ["q"]}}})",
+      R"({"trainable": {"lora": {"rank": 8, "targets": ["q"], "dtype": "16bit", "dropout": 0.25}}})"};
   std::vector<std::string> texts(std::begin(plans), std::end(plans));
   texts.insert(texts.end(), std::begin(others), std::end(others));
   for (const std::string& text : texts) {

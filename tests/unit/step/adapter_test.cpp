@@ -55,6 +55,49 @@ TEST(Adapters, InOneTypeWithTheirLayerNeedNoCopies) {
   EXPECT_THAT(sizes_of(program, phase(program, "steady_forward"), "adapter input"), IsEmpty());
 }
 
+// zero.Init has sharded the layers when PEFT adds adapters in fp32, and the engine casts what is not sharded yet only: they
+// stay in fp32, and need no masters.
+TEST(Adapters, StayInFp32AtStage3UnderZeroInit) {
+  const RankProgram wide = build({"engine=deepspeed", "zero.stage=3", q_and_v}, build_deepspeed);
+  EXPECT_THAT(sizes_of(wide, phase(wide, "steady_forward"), "adapter input"),
+              ElementsAre(4 * n * h, 4 * n * h, 4 * n * h, 4 * n * h));
+  EXPECT_THAT(sizes_of(wide, phase(wide, "initialized"), "master weights"), IsEmpty());
+  const std::string narrow = R"(trainable={"lora": {"rank": 4, "targets": ["q_proj", "v_proj"], "dtype": "16bit"}})";
+  for (const std::vector<std::string>& sets : {std::vector<std::string>{"engine=deepspeed", "zero.stage=3", narrow},
+                                               {"engine=deepspeed", "zero.stage=3", "construction=gpu", q_and_v}}) {
+    const RankProgram program = build(sets, build_deepspeed);
+    EXPECT_THAT(sizes_of(program, phase(program, "steady_forward"), "adapter input"), IsEmpty());
+    EXPECT_EQ(sizes_of(program, phase(program, "initialized"), "master weights").size(), 1u);
+  }
+}
+
+// A dropout leaves a mask of a byte an element; A keeps its result, and the cast input dies with PEFT's forward.
+TEST(Adapters, KeepTheMaskOfADropout) {
+  const RankProgram program = build(
+      {"engine=ddp", "precision=bf16", R"(trainable={"lora": {"rank": 4, "targets": ["q_proj"], "dropout": 0.1}})"});
+  const std::pair<OpId, OpId> forward = phase(program, "steady_forward");
+  EXPECT_THAT(sizes_of(program, forward, "dropout mask"), ElementsAre(n * h, n * h));
+  EXPECT_THAT(sizes_of(program, forward, "adapter input after dropout"), ElementsAre(4 * n * h, 4 * n * h));
+  // The first layer's input needs no gradient: nothing asks for its mask.
+  EXPECT_EQ(sizes_of(program, phase(program, "steady_backward"), "gradient of a dropout").size(), 1u);
+}
+
+// DeepSpeed releases what a recomputation fetched of frozen weights when the module in whose backward it ran is left: the
+// others of the layer are gathered once more for their own backward.
+TEST(Adapters, FrozenWeightsOfARecomputationAreGatheredAgain) {
+  const auto gathered = [](const char* trainable) {
+    RankProgram program;
+    build_deepspeed(make_scenario(tiny,
+                                  {"world_size=2", "micro_batch=2", "sequence=8", "engine=deepspeed", "zero.stage=3",
+                                   "zero.stage3_param_persistence_threshold=0", "recompute=full", trainable},
+                                  "2xh200"),
+                    0, program);
+    return sizes_of(program, phase(program, "steady_backward"), "model.layers.0.mlp.gate_proj.weight").size();
+  };
+  EXPECT_EQ(gathered("trainable=all"), 0u) << "kept from forward, for it is used again soon";
+  EXPECT_EQ(gathered(R"(trainable={"lora": {"rank": 4, "targets": ["down_proj"]}})"), 1u);
+}
+
 // A frozen linear layer keeps its weight's name only: no input.  Of the first layer's MLP nothing but silu and the product's
 // factors is kept for the branch's own gradient.
 TEST(FrozenLayers, KeepNoInputs) {
