@@ -42,7 +42,7 @@ class Prices {
   CollectiveCost collective(const Collective& collective, int rank) const;
   SimTime copy(const HostCopy& copy) const;
   SimTime launch(Issuer issuer, KernelKind kind) const;
-  /// All launches of a kernel; those of compiled code cost less, whatever they do.
+  /// All launches of a kernel; those of compiled code have a price of their own, whatever they do.
   SimTime launch(Issuer issuer, const Kernel& kernel) const {
     return launch(issuer, kernel.compiled ? KernelKind::compiled_pointwise : kernel.kind) * kernel.launches;
   }

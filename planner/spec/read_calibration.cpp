@@ -7,13 +7,15 @@
 #include <utility>
 #include <vector>
 
-#include "planner/spec/presets.hpp"
-
 namespace plimsoll {
 namespace {
 
 constexpr double highest_rate = 1e18;
 constexpr double longest_s = 1e3;
+constexpr const char* this_format = "plimsoll-calibration/1";
+
+/// By so much measured times may fall where the size rises: they stray by a few per cent.
+constexpr double noise = 0.1;
 
 std::vector<std::string> evidence_names() {
   std::vector<std::string> names;
@@ -26,7 +28,9 @@ class CalibrationReader {
   explicit CalibrationReader(const Document& document) : root_(document.root(), diagnostics_, "calibration") {}
 
   Result<Calibration> read(std::string name) {
-    root_.required_string("format");
+    if (const std::string format = root_.required_string("format"); root_.has("format") && format != this_format)
+      root_.report(Severity::error, "format", "format",
+                   fmt::format("the format is \"{}\", this program reads \"{}\"", format, this_format));
     result_.name = root_.string("name").value_or(std::move(name));
     result_.device = root_.required_string("device");
     result_.date = root_.string("date").value_or("");
@@ -45,7 +49,7 @@ class CalibrationReader {
     });
     section("copies", [this](ObjectReader& r) {
       seconds(r, "fixed_us", result_.copy_fixed_s, 1e-6);
-      rate(r, "bytes_per_s", result_.copy_bytes_per_s);
+      required_rate(r, "bytes_per_s", result_.copy_bytes_per_s);
       result_.copies = provenance(r);
       copies(r);
     });
@@ -76,6 +80,12 @@ class CalibrationReader {
   }
   static void rate(ObjectReader& r, const char* key, double& into) {
     if (const auto value = r.number(key, 1, highest_rate)) into = *value;
+  }
+  /// Nothing stands in for a rate that its rule is about.
+  static void required_rate(ObjectReader& r, const char* key, double& into) {
+    rate(r, key, into);
+    if (!r.has(key))
+      r.report(Severity::error, key, "missing", fmt::format("{}/{} is missing", r.node().pointer(), key));
   }
 
   static Provenance provenance(ObjectReader& r) {
@@ -130,6 +140,11 @@ class CalibrationReader {
     for (const std::vector<double>& row : rows(r, "points", 2)) {
       if (!into.empty() && row[0] <= into.back().first)
         r.report(Severity::error, "points", "monotone", "the points must rise in bytes");
+      else if (!into.empty() && row[1] * 1e-6 < (1 - noise) * into.back().second)
+        r.report(Severity::warning, "points", "monotone",
+                 fmt::format("{:.0f} bytes take {:g} us, and fewer bytes, {:.0f}, take {:g} us", row[0], row[1],
+                             into.back().first, into.back().second * 1e6),
+                 "measure again what other work on the device may have disturbed");
       into.emplace_back(row[0], row[1] * 1e-6);
     }
   }
@@ -152,7 +167,7 @@ class CalibrationReader {
     GemmPrice& g = result_.gemm;
     seconds(r, "launch_us", g.launch_s, 1e-6);
     seconds(r, "memset_us", g.memset_s, 1e-6);
-    rate(r, "flops_per_s", g.flops_per_s);
+    required_rate(r, "flops_per_s", g.flops_per_s);
     seconds(r, "epilogue_ps_per_element", g.epilogue_s_per_element, 1e-12);
     if (const auto value = r.number("traffic_share", 0, 10)) g.traffic_share = *value;
     rate(r, "traffic_bytes_per_s", g.traffic_bytes_per_s);
@@ -182,7 +197,7 @@ class CalibrationReader {
     GroupedGemmPrice& g = result_.grouped_gemm;
     seconds(r, "fixed_us", g.fixed_s, 1e-6);
     seconds(r, "prepare_us", g.prepare_s, 1e-6);
-    rate(r, "flops_per_s", g.flops_per_s);
+    required_rate(r, "flops_per_s", g.flops_per_s);
     if (const auto value = r.number("half_length", 0, 1e9)) g.half_length = *value;
     if (const auto value = r.integer("many_groups", 0, 1 << 20)) g.many_groups = static_cast<int>(*value);
     if (const auto value = r.number("many_factor", 0.01, 1)) g.many_factor = *value;
@@ -195,10 +210,14 @@ class CalibrationReader {
     seconds(r, "fixed_us", a.fixed_s, 1e-6);
     seconds(r, "backward_ps_per_element", a.backward_s_per_element, 1e-12);
     for (const auto& [key, rates] : {std::pair{"forward", &a.forward}, std::pair{"backward", &a.backward}}) {
-      each(r, key, [rates = rates](ObjectReader& entry) {
+      each(r, key, [key = key, rates = rates](ObjectReader& entry) {
         AttentionPrice::Rate one;
         one.head_dim = static_cast<int>(entry.required_integer("head_dim", 1, 1 << 16));
-        rate(entry, "flops_per_s", one.flops_per_s);
+        required_rate(entry, "flops_per_s", one.flops_per_s);
+        for (const AttentionPrice::Rate& other : *rates)
+          if (other.head_dim == one.head_dim)
+            entry.report(Severity::error, "head_dim", "twice",
+                         fmt::format("{} has a rate for heads of {} already", key, one.head_dim));
         one.half_length = entry.number("half_length", 0, 1e9).value_or(0);
         seconds(entry, "fixed_us", one.fixed_s, 1e-6);
         rates->push_back(one);
@@ -279,7 +298,7 @@ class CalibrationReader {
       each(r, "pieces", [&price](ObjectReader& piece) {
         CollectivePrice::Piece one;
         seconds(piece, "latency_us", one.latency_s, 1e-6);
-        one.bytes_per_s = piece.number("bytes_per_s", 1, highest_rate).value_or(1);
+        required_rate(piece, "bytes_per_s", one.bytes_per_s);
         price.pieces.push_back(one);
       });
       points(r, price.points);
@@ -328,109 +347,10 @@ class CalibrationReader {
   Calibration result_;
 };
 
-Result<Calibration> read_file(const std::string& path, std::string name) {
-  auto document = parse_document(load_source(path));
-  if (!document || has_errors(document.diagnostics())) return document.diagnostics();
-  return read_calibration(*document, std::move(name));
-}
-
-/// What a calibration does not hold is priced by the published figures, and said.
-void fill_holes(Calibration& calibration, const ClusterSpec& cluster, const std::string& name,
-                Diagnostics& diagnostics) {
-  const Calibration published = published_prices(cluster);
-  std::vector<std::string> holes;
-  if (calibration.gemm.tiles.empty()) {
-    calibration.gemm = published.gemm;
-    holes.emplace_back("gemm");
-  }
-  if (calibration.attention.forward.empty() || calibration.attention.backward.empty()) {
-    calibration.attention = published.attention;
-    holes.emplace_back("attention");
-  }
-  if (calibration.host.work_s.empty()) {
-    calibration.host = published.host;
-    holes.emplace_back("host");
-  }
-  const std::size_t priced = calibration.kernels.size();
-  calibration.kernels.insert(published.kernels.begin(), published.kernels.end());
-  if (const std::size_t missing = calibration.kernels.size() - priced; missing > 0)
-    holes.push_back(fmt::format("{} of the kernels", missing));
-  if (calibration.collectives.empty()) holes.emplace_back("collectives");
-  if (holes.empty()) return;
-  diagnostics.push_back({Severity::warning,
-                         "calibration.hole",
-                         {},
-                         fmt::format("the calibration {} has no {}", name, fmt::join(holes, ", no ")),
-                         {},
-                         "there the published figures are used, which are assumed"});
-}
-
 }  // namespace
 
 Result<Calibration> read_calibration(const Document& document, std::string name) {
   return CalibrationReader(document).read(std::move(name));
-}
-
-Result<Calibration> load_calibration(std::string_view file_or_preset, const ClusterSpec& cluster) {
-  const std::string asked(file_or_preset);
-  if (!asked.empty()) {
-    const auto preset = find_preset("calibrations", asked);
-    auto result = read_file(preset ? preset->string() : asked, asked);
-    if (result && result->device != cluster.device.name) {
-      result.diagnostics().push_back(
-          {Severity::warning,
-           "calibration.device",
-           {},
-           fmt::format("the calibration {} is of a {}, the cluster has {}", asked, result->device, cluster.device.name),
-           {},
-           "its times are those of another device"});
-    }
-    if (result) fill_holes(*result, cluster, asked, result.diagnostics());
-    return result;
-  }
-  if (!cluster.calibration.empty()) {
-    if (const auto preset = find_preset("calibrations", cluster.calibration))
-      return read_file(preset->string(), cluster.calibration);
-  }
-  return published_prices(cluster);
-}
-
-Calibration published_prices(const ClusterSpec& cluster) {
-  Calibration result;
-  // The form of the rules and the host's costs come from the measured preset; rates are scaled to the device's figures.
-  if (const auto preset = find_preset("calibrations", "h200")) {
-    if (auto measured = read_file(preset->string(), "h200")) result = std::move(*measured);
-  }
-  const double matrix = cluster.device.bf16_flops_per_s > 0 ? cluster.device.bf16_flops_per_s / 989e12 : 1;
-  const double memory = cluster.device.memory_bandwidth.count > 0 ? cluster.device.memory_bandwidth.count / 4.8e12 : 1;
-  const auto assume = [&](Provenance& p) {
-    p = {};
-    p.source = fmt::format("rules measured on H200, rates scaled to the published figures of {}", cluster.device.name);
-  };
-  result.name = cluster.device.name + " (published figures)";
-  result.device = cluster.device.name;
-  result.date = result.versions = "";
-  result.source = cluster.device.source;
-  GemmPrice& gemm = result.gemm;
-  for (double* r : {&gemm.flops_per_s, &gemm.fp32_flops_per_s, &result.grouped_gemm.flops_per_s}) *r *= matrix;
-  for (double* r : {&gemm.traffic_bytes_per_s, &gemm.memory_bytes_per_s, &gemm.skinny_bytes_per_s}) *r *= memory;
-  for (auto* rates : {&result.attention.forward, &result.attention.backward}) {
-    for (auto& r : *rates) r.flops_per_s *= matrix;
-  }
-  result.attention.backward_s_per_element /= memory;
-  for (auto& [name, price] : result.kernels) {
-    price.s_per_element /= memory;
-    price.bytes_per_s *= memory;
-    assume(price.provenance);
-  }
-  assume(gemm.provenance);
-  assume(result.grouped_gemm.provenance);
-  assume(result.attention.provenance);
-  assume(result.interference.provenance);
-  assume(result.copies);
-  if (cluster.host_link.bandwidth.count > 0) result.copy_bytes_per_s = 0.85 * cluster.host_link.bandwidth.count;
-  result.collectives.clear();  // from the cluster's links
-  return result;
 }
 
 }  // namespace plimsoll

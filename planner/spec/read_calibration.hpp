@@ -10,7 +10,8 @@
 
 namespace plimsoll {
 
-/// Errors: calibration.type, .range, .choice, .missing, .unknown, .monotone (a curve that falls with its size).
+/// Errors: calibration.format, .type, .range, .choice, .missing, .unknown, .twice, .monotone (points that do not rise in size);
+/// warnings: .curve, .monotone (a larger size that takes clearly less time).
 Result<Calibration> read_calibration(const Document& document, std::string name);
 
 /// What `--calibration` names: a file or a preset of configs/calibrations; empty: that of the cluster, else the published

@@ -45,6 +45,49 @@ TEST(ReadCalibration, TimesAndRatesThatCannotBeAreErrorsWithTheirPlaces) {
                "calibration.missing");
 }
 
+TEST(ReadCalibration, ARuleWithoutItsRateIsAnError) {
+  const std::string collective = R"(, "collectives": [{"kind": "all_gather", "tier": "nvlink", "ranks": 2, "pieces": )";
+  expect_error(R"(, "gemm": {"tiles": [{"m": 128, "n": 128}]})", "calibration.missing");
+  expect_error(R"(, "grouped_gemm": {"fixed_us": 4})", "calibration.missing");
+  expect_error(R"(, "attention": {"forward": [{"head_dim": 128}]})", "calibration.missing");
+  expect_error(R"(, "copies": {"fixed_us": 3})", "calibration.missing");
+  expect_error(collective + R"([{"latency_us": 5}]}])", "calibration.missing");
+}
+
+TEST(ReadCalibration, TwoRatesOfOneHeadSizeContradictEachOther) {
+  const std::string rate = R"({"head_dim": 128, "flops_per_s": 6e14})";
+  expect_error(R"(, "attention": {"forward": [)" + rate + "," + rate + "]}", "calibration.twice");
+}
+
+TEST(ReadCalibration, AnotherFormatIsAnError) {
+  const test::TemporaryFolder folder;
+  const std::string text = R"({"format": "plimsoll-calibration/9", "device": "h200"})";
+  const auto calibration = load_calibration(folder.write("calibration.json", text), *load_cluster("2xh200"));
+  ASSERT_FALSE(calibration);
+  EXPECT_NE(find(calibration.diagnostics(), "calibration.format"), nullptr);
+}
+
+TEST(ReadCalibration, ATimeThatFallsWithTheSizeIsToldUnlessByNoise) {
+  const auto with_points = [](const std::string& points) {
+    return read(R"(, "collectives": [{"kind": "all_gather", "tier": "nvlink", "ranks": 2,
+                   "pieces": [{"latency_us": 5, "bytes_per_s": 5e11}], "points": )" +
+                points + "}]");
+  };
+  const auto falls = with_points("[[1024, 10], [1048576, 5]]"), noisy = with_points("[[1024, 10], [1048576, 9.5]]");
+  ASSERT_TRUE(falls && noisy);
+  EXPECT_NE(find(falls.diagnostics(), "calibration.monotone"), nullptr);
+  EXPECT_EQ(find(noisy.diagnostics(), "calibration.monotone"), nullptr);
+}
+
+TEST(ReadCalibration, ANameThatIsNearlyAKnownOneIsTold) {
+  const auto calibration = read(R"(, "kernels": {"vectorised": {"fixed_us": 1}, "softmax_loss": {"fixed_us": 1}})");
+  ASSERT_TRUE(calibration);
+  const Diagnostic* warning = find(calibration.diagnostics(), "calibration.unknown");
+  ASSERT_NE(warning, nullptr);
+  EXPECT_THAT(warning->message, HasSubstr("/kernels/vectorised"));
+  EXPECT_THAT(warning->help, HasSubstr("vectorized"));
+}
+
 TEST(ReadCalibration, TwoCurvesOfOneCollectiveContradictEachOther) {
   const std::string curve =
       R"({"kind": "all_gather", "tier": "nvlink", "ranks": 2, "pieces": [{"latency_us": 5, "bytes_per_s": 1e11}]})";
