@@ -13,6 +13,7 @@ namespace {
 
 constexpr auto compute = static_cast<std::size_t>(Lane::compute);
 constexpr auto copy_in = static_cast<std::size_t>(Lane::copy_in);
+constexpr auto exchange = static_cast<std::size_t>(Lane::exchange);
 
 }  // namespace
 
@@ -295,21 +296,22 @@ void EventLoop::set_rates(ClassState& state) {
   disturbed_ = true;
   if (std::exchange(state.flows_changed, false)) solve_shares(state);
   std::array<const PricedOp*, lanes_on_device> running{};
-  bool computing = false;
+  const PricedOp* computing = nullptr;
   for (std::size_t l = 0; l < lanes_on_device; ++l) {
     if (!state.lanes[l].running) continue;
     running[l] = &head_of(state, l);
-    computing = computing || !running[l]->collective;
+    if (!computing && !running[l]->collective) computing = running[l];
   }
+  const bool exchanging = running[exchange] != nullptr && running[exchange]->collective;
   const bool beside_copy =
       running[copy_in] != nullptr && running[compute] != nullptr && Prices::memory_bound(running[compute]->kind);
   for (std::size_t l = 0; l < lanes_on_device; ++l) {
     if (running[l] == nullptr) continue;
     if (running[l]->collective) {
-      set_rate(state, l, state.lanes[l].share / (computing ? prices_.collective_interference() : 1));
+      set_rate(state, l, state.lanes[l].share / (computing ? prices_.collective_interference(computing->kind) : 1));
       continue;
     }
-    double rate = state.resident > 0 ? 1 / prices_.interference(running[l]->kind) : 1;
+    double rate = state.resident > 0 ? 1 / prices_.interference(running[l]->kind, exchanging) : 1;
     if (beside_copy && (l == compute || l == copy_in)) rate /= prices_.copy_in_interference();
     set_rate(state, l, rate);
   }

@@ -36,16 +36,21 @@ const KernelPrice* named(const Calibration& calibration, const std::string& name
 
 Prices::Prices(const Calibration& calibration, const ClusterSpec& cluster, const StepProgram& program, double sag)
     : calibration_(calibration), cluster_(cluster), program_(program), sag_(sag), kernel_gap_(gap_of(program)) {
-  const auto& factors = calibration.interference.factor;
-  const auto other = factors.find("other");
+  const InterferencePrices& beside = calibration.interference;
+  const auto factor_of = [](const std::map<std::string, double>& factors, const char* name, double otherwise) {
+    const auto found = factors.find(name);
+    return found != factors.end() ? found->second : otherwise;
+  };
+  const double other = factor_of(beside.factor, "other", 1);
   for (int i = 0; i < kernel_kind_count; ++i) {
     const auto index = static_cast<std::size_t>(i);
     const char* name = name_of(static_cast<KernelKind>(i));
     const std::string base = name;
     by_kind_[index] = {named(calibration, base), named(calibration, base + "_flat"), named(calibration, base + "_fp32"),
                        named(calibration, base + "_bf16"), named(calibration, base + "_short")};
-    const auto factor = factors.find(name);
-    interference_[index] = factor != factors.end() ? factor->second : other != factors.end() ? other->second : 1.0;
+    interference_[index] = factor_of(beside.factor, name, other);
+    exchange_interference_[index] = factor_of(beside.exchange_factor, name, interference_[index]);
+    collective_interference_[index] = factor_of(beside.collective_beside, name, beside.collective_factor);
   }
   of_group_ = named(calibration, "grouped_gemm_group");
   unaligned_ = named(calibration, "gemm_unaligned");

@@ -36,9 +36,14 @@ class Prices {
   SimTime kernel(const Kernel& kernel) const;
   /// What draws power: FLOPs of products and attention over their calibrated rate, those in fp32 weighted by their power.
   double matrix_seconds(const Kernel& kernel) const;
-  /// By how much a kernel is stretched while a collective runs beside it.
-  double interference(KernelKind kind) const { return interference_[static_cast<std::size_t>(kind)]; }
-  double collective_interference() const { return calibration_.interference.collective_factor; }
+  /// By how much a kernel is stretched while a collective runs beside it; exchange: an all-to-all.
+  double interference(KernelKind kind, bool exchange) const {
+    return (exchange ? exchange_interference_ : interference_)[static_cast<std::size_t>(kind)];
+  }
+  /// By how much a collective is stretched beside such a kernel.
+  double collective_interference(KernelKind kind) const {
+    return collective_interference_[static_cast<std::size_t>(kind)];
+  }
   CollectiveCost collective(const Collective& collective, int rank) const;
   SimTime copy(const HostCopy& copy) const;
   SimTime launch(Issuer issuer, KernelKind kind) const;
@@ -89,7 +94,7 @@ class Prices {
   const KernelPrice* of_group_ = nullptr;   ///< of each group of a grouped product
   const KernelPrice* unaligned_ = nullptr;  ///< by multiply-add
   const KernelPrice* of_row_ = nullptr;     ///< of each row of a reduction
-  std::array<double, kernel_kind_count> interference_{};
+  std::array<double, kernel_kind_count> interference_{}, exchange_interference_{}, collective_interference_{};
   std::array<double, host_work_kind_count> host_work_{};
 };
 

@@ -1,5 +1,9 @@
-// What runs beside what (calibrate/fit/fit.hpp): the factor on a kernel while a collective is resident, by kind of kernel, and on
-// collectives beside compute; means of the logarithms of the measured slowdowns.
+// What runs beside what (calibrate/fit/fit.hpp): means of the logarithms of measured slowdowns, by kind of kernel.
+//
+// Of a pair whose collective was resident first, both factors are what the simulator means: the kernel's, beside a ring and
+// beside an all-to-all (which holds more multiprocessors), and the collective's beside that kernel.  Where both were launched in
+// full queues, the collective also waits for free multiprocessors behind each kernel: those pairs are told, and their kernel's
+// factor counts only where no resident one was measured.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,9 +18,10 @@ namespace {
 /// The kind of kernel that a member of a pair is; "" for collectives and copies.
 std::string kernel_of(const std::string& member) {
   if (member.starts_with("gemm_")) return "gemm";
-  if (member == "attention") return "attention_forward";
-  if (member == "grouped_gemm" || member == "vectorized") return member;
-  return "";
+  if (member.starts_with("grouped_gemm")) return "grouped_gemm";
+  if (member.starts_with("attention_backward")) return "attention_backward";
+  if (member.starts_with("attention")) return "attention_forward";
+  return member == "vectorized" || member == "silu" || member == "adamw" ? member : "";
 }
 bool is_collective(const std::string& member) {
   return member.starts_with("all_") || member == "reduce_scatter" || member == "broadcast";
@@ -34,60 +39,100 @@ struct Mean {
     ++count;
   }
   double value() const { return count == 0 ? 1 : std::exp(logs / count); }
+  /// Of the others; not a number if there are none.
+  double without(double factor) const {
+    if (count < 2) return std::nan("");
+    return std::exp((logs - std::log(std::max(1.0, factor))) / (count - 1));
+  }
 };
+using Means = std::map<std::string, Mean>;
+
+/// One measured pair of a kernel and a collective or copy.
+struct Measured {
+  const Sample* sample;
+  std::string kernel;
+  bool resident, exchange, copy;
+  double first, second;  ///< slowdowns
+
+  /// What is averaged: pairs of one kind.
+  std::string kind() const {
+    return kernel + (copy ? " beside a copy" : exchange ? " beside an exchange" : "") + (resident ? ", resident" : "");
+  }
+};
+
+std::vector<Measured> measured(const Samples& samples) {
+  std::vector<Measured> all;
+  for (const Sample* sample : samples) {
+    const std::string second = sample->point.label("second");
+    Measured one{sample,
+                 kernel_of(sample->point.label("first")),
+                 sample->point.label("resident") == "second",
+                 second == "all_to_all",
+                 second == "copy",
+                 figure(*sample, "slowdown_first"),
+                 figure(*sample, "slowdown_second")};
+    if (one.kernel.empty() || one.first <= 0 || one.second <= 0 || (!one.copy && !is_collective(second))) continue;
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+std::map<std::string, double> values(const Means& means) {
+  std::map<std::string, double> values;
+  for (const auto& [kernel, mean] : means) values[kernel] = mean.value();
+  return values;
+}
+
+std::string listed(const Means& means) {
+  std::string text;
+  for (const auto& [kernel, mean] : means)
+    text += fmt::format("{}{} x{:.2f}", text.empty() ? "" : ", ", kernel, mean.value());
+  return text;
+}
 
 }  // namespace
 
 std::vector<Entry> fit_pairs(const Samples& samples, Calibration& into, const std::string& source) {
-  std::map<std::string, Mean> kernels;
-  Mean collectives, copies;
-  for (const Sample* sample : samples) {
-    const std::string first = sample->point.label("first"), second = sample->point.label("second");
-    const double slow_first = figure(*sample, "slowdown_first"), slow_second = figure(*sample, "slowdown_second");
-    if (slow_first <= 0 || slow_second <= 0) continue;
-    const std::string kernel = kernel_of(first);
-    if (!kernel.empty() && is_collective(second)) {
-      kernels[kernel].add(slow_first);
-      collectives.add(slow_second);
+  const std::vector<Measured> pairs = measured(samples);
+  if (pairs.empty()) return {};
+  Means of_kind, queued, rings, exchanges, beside;
+  Mean collectives;
+  for (const Measured& pair : pairs) {
+    of_kind[pair.kind()].add(pair.first);
+    if (pair.copy) continue;
+    if (!pair.resident) {
+      queued[pair.kernel].add(pair.first);
+      continue;
     }
-    if (!kernel.empty() && second == "copy") copies.add(slow_first);
+    (pair.exchange ? exchanges : rings)[pair.kernel].add(pair.first);
+    beside[pair.kernel].add(pair.second);
+    collectives.add(pair.second);
   }
-  if (kernels.empty() && copies.count == 0) return {};
+  const bool any_resident = collectives.count > 0;
+  Entry entry{"pair", "pairs at once"};
+  for (const Measured& pair : pairs) {
+    const double alone = figure(*pair.sample, "alone_first_s");
+    const Mean& mean = of_kind[pair.kind()];
+    entry.residuals.push_back(
+        {key_of(pair.sample->point), alone * pair.first, alone * mean.value(), alone * mean.without(pair.first)});
+  }
   InterferencePrices& prices = into.interference;
-  // A traced step tells how kernels slow down while a collective is resident; a pair measured here, how both fare together,
-  // the wait of a collective for free SMs included.  The former is what the simulator means.
+  entry.rule = any_resident ? fmt::format("beside a resident ring {}; exchange {}; a collective beside {}",
+                                          listed(rings), listed(exchanges), listed(beside))
+                            : listed(queued);
+  // A traced step's factors are of resident collectives: full queues tell less.
   const bool framework =
       prices.provenance.evidence != Evidence::assumed && !prices.provenance.source.starts_with("plimsoll-calibrate");
-  const InterferencePrices kept = prices;
-  for (const auto& [kernel, mean] : kernels) {
-    prices.factor[kernel] = mean.value();
-    if (kernel == "attention_forward") prices.factor["attention_backward"] = mean.value();
-  }
-  if (collectives.count > 0) prices.collective_factor = collectives.value();
-  Entry entry{"pair", "pairs at once"};
-  for (const Sample* sample : samples) {
-    const std::string kernel = kernel_of(sample->point.label("first"));
-    const std::string second = sample->point.label("second");
-    const double alone = figure(*sample, "alone_first_s");
-    if (kernel.empty() || alone <= 0) continue;
-    const double factor = is_collective(second) ? kernels[kernel].value() : second == "copy" ? copies.value() : 1;
-    Residual residual{key_of(sample->point), alone * figure(*sample, "slowdown_first"), alone * factor, std::nan("")};
-    // Left out of its own mean.
-    if (is_collective(second) && kernels[kernel].count > 1) {
-      Mean rest = kernels[kernel];
-      rest.logs -= std::log(std::max(1.0, figure(*sample, "slowdown_first")));
-      --rest.count;
-      residual.held_out_s = alone * rest.value();
-    }
-    entry.residuals.push_back(residual);
-  }
-  entry.rule = fmt::format("collectives beside compute x{:.2f}", prices.collective_factor);
-  for (const auto& [kernel, mean] : kernels) entry.rule += fmt::format(", {} x{:.2f}", kernel, mean.value());
-  prices.provenance = entry.provenance(source);
-  if (framework) {
-    prices = kept;
+  if (!any_resident && framework) {
     entry.rule = "the base's stays; here " + entry.rule;
+    return {std::move(entry)};
   }
+  for (const auto& [kernel, factor] : values(any_resident ? rings : queued)) prices.factor[kernel] = factor;
+  if (any_resident) {
+    prices.exchange_factor = values(exchanges);
+    prices.collective_beside = values(beside);
+  }
+  prices.provenance = entry.provenance(source);
   return {std::move(entry)};
 }
 

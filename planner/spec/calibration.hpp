@@ -138,11 +138,15 @@ struct HostPrices {
   Provenance provenance;
 };
 
-/// By how much a compute kernel is slowed while a collective's kernel is resident.
+/// By how much a compute kernel is slowed while a collective's kernel is resident, and the collective beside it.  Maps are by
+/// KernelKind's name.
 struct InterferencePrices {
-  std::map<std::string, double> factor;  ///< by KernelKind's name; "other" for the rest
-  double collective_factor = 1.08;       ///< a collective beside compute
-  double copy_in_factor = 1.0;           ///< copies on a stream of their own and memory-bound kernels beside each other
+  std::map<std::string, double> factor;           ///< "other" for the rest
+  std::map<std::string, double> exchange_factor;  ///< beside an all-to-all; of kinds that are not in it: `factor`
+  std::map<std::string, double>
+      collective_beside;  ///< a collective; beside kinds that are not in it: collective_factor
+  double collective_factor = 1.08;
+  double copy_in_factor = 1.0;  ///< copies on a stream of their own and memory-bound kernels beside each other
   Provenance provenance;
 };
 

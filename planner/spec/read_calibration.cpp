@@ -277,12 +277,17 @@ class CalibrationReader {
     InterferencePrices& i = result_.interference;
     if (const auto value = r.number("collective", 1, 100)) i.collective_factor = *value;
     if (const auto value = r.number("copy_in", 1, 100)) i.copy_in_factor = *value;
-    if (const Node* factors = r.object("factor")) {
+    const auto by_kernel = [&](const char* key, std::map<std::string, double>& into) {
+      const Node* factors = r.object(key);
+      if (!factors) return;
       ObjectReader entries(*factors, diagnostics_, "calibration");
       for (const Node::Member& member : factors->members()) {
-        if (const auto value = entries.number(member.key, 1, 100)) i.factor[member.key] = *value;
+        if (const auto value = entries.number(member.key, 1, 100)) into[member.key] = *value;
       }
-    }
+    };
+    by_kernel("factor", i.factor);
+    by_kernel("factor_exchange", i.exchange_factor);
+    by_kernel("collective_beside", i.collective_beside);
     i.provenance = provenance(r);
   }
 

@@ -136,7 +136,12 @@ Json host_json(const HostPrices& h) {
 
 Json interference_json(const InterferencePrices& i) {
   Json json = {{"collective", rounded(i.collective_factor)}, {"copy_in", rounded(i.copy_in_factor)}};
-  for (const auto& [name, factor] : i.factor) json["factor"][name] = rounded(factor);
+  const auto by_kernel = [&](const char* key, const std::map<std::string, double>& factors) {
+    for (const auto& [name, factor] : factors) json[key][name] = rounded(factor);
+  };
+  by_kernel("factor", i.factor);
+  by_kernel("factor_exchange", i.exchange_factor);
+  by_kernel("collective_beside", i.collective_beside);
   add_provenance(json, i.provenance);
   return json;
 }
