@@ -59,7 +59,11 @@ void fill_holes(Calibration& calibration, const ClusterSpec& cluster, const std:
   }
   report_slips(calibration.kernels, published.kernels, "/kernels", diagnostics);
   report_slips(calibration.host.work_s, published.host.work_s, "/host/work_us", diagnostics);
-  report_slips(calibration.interference.factor, published.interference.factor, "/interference/factor", diagnostics);
+  const InterferencePrices& beside = calibration.interference;
+  const auto& kernels_beside = published.interference.factor;
+  report_slips(beside.factor, kernels_beside, "/interference/factor", diagnostics);
+  report_slips(beside.exchange_factor, kernels_beside, "/interference/factor_exchange", diagnostics);
+  report_slips(beside.collective_beside, kernels_beside, "/interference/collective_beside", diagnostics);
   const std::size_t priced = calibration.kernels.size();
   calibration.kernels.insert(published.kernels.begin(), published.kernels.end());
   if (const std::size_t missing = calibration.kernels.size() - priced; missing > 0)

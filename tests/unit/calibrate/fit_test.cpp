@@ -265,5 +265,39 @@ TEST(MedianInterval, HoldsTheMedianAndNarrowsWithRepetition) {
   EXPECT_EQ(few.high, 3);
 }
 
+Sample pair(const char* first, const char* second, bool resident, double slow_first, double slow_second) {
+  Point point{"pair", {{"first", first}, {"second", second}}, {}};
+  if (resident) point.labels["resident"] = "second";
+  Sample sample = timed(point, 1e-3 * slow_first);
+  sample.figures = {{"alone_first_s", 1e-3}, {"slowdown_first", slow_first}, {"slowdown_second", slow_second}};
+  return sample;
+}
+
+// What was resident decides; what was queued behind kernels is told, but another matter; kernels not measured keep the base's.
+TEST(Fit, PairsAreByKernelRingAndExchange) {
+  Calibration from = base();
+  from.interference.factor = {{"gemm", 1.5}, {"other", 1.15}};
+  const SampleFile file =
+      file_of({pair("gemm_8_8_8", "all_gather", true, 1.2, 1.1), pair("gemm_16_8_8", "reduce_scatter", true, 1.2, 1.1),
+               pair("gemm_8_8_8", "all_to_all", true, 1.4, 1.1), pair("adamw", "all_gather", true, 1.1, 2.5),
+               pair("gemm_8_8_8", "all_gather", false, 1.3, 1.9)});
+  const auto result = fit_calibration({file}, from, "test");
+  ASSERT_TRUE(result);
+  const auto document =
+      parse_document(std::make_shared<SourceFile>(SourceFile{"c.json", calibration_text(result->calibration)}));
+  ASSERT_TRUE(document);
+  const auto again = read_calibration(*document, "again");
+  ASSERT_TRUE(again) << format(again.diagnostics().front());
+  for (const Calibration* c : {&result->calibration, &*again}) {
+    const InterferencePrices& beside = c->interference;
+    EXPECT_NEAR(beside.factor.at("gemm"), 1.2, 1e-5);
+    EXPECT_NEAR(beside.factor.at("adamw"), 1.1, 1e-5);
+    EXPECT_EQ(beside.factor.at("other"), 1.15);
+    EXPECT_NEAR(beside.exchange_factor.at("gemm"), 1.4, 1e-5);
+    EXPECT_NEAR(beside.collective_beside.at("gemm"), 1.1, 1e-5);
+    EXPECT_NEAR(beside.collective_beside.at("adamw"), 2.5, 1e-5);
+  }
+}
+
 }  // namespace
 }  // namespace plimsoll::calibrate

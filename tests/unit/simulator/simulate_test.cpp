@@ -134,6 +134,18 @@ TEST_F(SimulateTest, ComputeBesideACollectiveIsStretched) {
   EXPECT_EQ(run().step_time, 12 * us);
 }
 
+// Beside an all-to-all a kernel has its own factor where one is given, and a collective that of the kernel beside it.
+TEST_F(SimulateTest, AnExchangeStretchesComputeMoreAndIsStretchedByIt) {
+  calibration_.interference.factor["small"] = 2;
+  calibration_.interference.exchange_factor["small"] = 4;
+  calibration_.interference.collective_factor = 1;
+  calibration_.interference.collective_beside["small"] = 2;
+  collective(4, Lane::exchange, CollectiveKind::all_to_all);
+  compute(10);
+  // 8 us beside it, in which the exchange does its 4 and the kernel 2; 8 are left.
+  EXPECT_EQ(run().step_time, 16 * us);
+}
+
 // A collective starts when the last rank has arrived.
 TEST_F(SimulateTest, AStragglerMakesItsPeersWait) {
   compute(10);
