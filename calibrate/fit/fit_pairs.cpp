@@ -31,6 +31,8 @@ double figure(const Sample& sample, const char* name) {
   return found == sample.figures.end() ? 0 : found->second;
 }
 
+constexpr double most_slowdown = 100;  ///< that a calibration may hold
+
 struct Mean {
   double logs = 0;
   int count = 0;
@@ -71,7 +73,9 @@ std::vector<Measured> measured(const Samples& samples) {
                  second == "copy",
                  figure(*sample, "slowdown_first"),
                  figure(*sample, "slowdown_second")};
-    if (one.kernel.empty() || one.first <= 0 || one.second <= 0 || (!one.copy && !is_collective(second))) continue;
+    const auto sensible = [](double factor) { return factor > 0 && factor <= most_slowdown; };
+    if (one.kernel.empty() || !sensible(one.first) || !sensible(one.second)) continue;
+    if (!one.copy && !is_collective(second)) continue;
     all.push_back(std::move(one));
   }
   return all;
@@ -127,11 +131,12 @@ std::vector<Entry> fit_pairs(const Samples& samples, Calibration& into, const st
     entry.rule = "the base's stays; here " + entry.rule;
     return {std::move(entry)};
   }
-  for (const auto& [kernel, factor] : values(any_resident ? rings : queued)) prices.factor[kernel] = factor;
-  if (any_resident) {
-    prices.exchange_factor = values(exchanges);
-    prices.collective_beside = values(beside);
+  if (!framework) {
+    for (const auto& [kernel, factor] : values(queued)) prices.factor[kernel] = factor;
   }
+  for (const auto& [kernel, factor] : values(rings)) prices.factor[kernel] = factor;
+  prices.exchange_factor = values(exchanges);
+  prices.collective_beside = values(beside);
   prices.provenance = entry.provenance(source);
   return {std::move(entry)};
 }

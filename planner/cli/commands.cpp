@@ -81,7 +81,8 @@ const std::vector<Command>& table() {
   std::error_code error;
   const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
   const std::string program = "plimsoll-" + name;
-  for (const fs::path& folder : {here, here.parent_path() / name, here.parent_path() / name / "cli"}) {
+  const fs::path in_build = here.parent_path() / (name == "run" ? "runtime" : name);
+  for (const fs::path& folder : {here, in_build, in_build / "cli"}) {
     const fs::path file = folder / program;
     if (!fs::is_regular_file(file, error)) continue;
     execv(file.c_str(), arguments);

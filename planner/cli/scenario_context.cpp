@@ -79,6 +79,7 @@ DeviceUse device_use(const Scenario& scenario) {
 std::string unmeasured_part(const Scenario& scenario) {
   const Plan& plan = scenario.plan;
   if (scenario.model.sketch) return "the layers of a sketch";
+  if (plan.engine == Engine::plimsoll && plan.precision == Precision::fp32) return "the reference runtime in fp32";
   if (plan.engine == Engine::ddp && plan.world_size > 1) return "DistributedDataParallel's buckets";
   if (plan.attention != AttentionImplementation::sdpa) return fmt::format("{} attention", name_of(plan.attention));
   if (plan.loss_chunk > 0) return "a chunked loss";
@@ -173,7 +174,9 @@ std::vector<Assumption> assumptions_of(const Scenario& scenario, const LedgerCon
                              scenario.cluster.device.source.empty() ? "as the cluster file states"
                                                                     : scenario.cluster.device.source),
                  scenario.cluster.device.evidence});
-  all.push_back({fmt::format("Python, PyTorch and the engine take 1.9 GB of host memory a rank{}",
+  all.push_back({fmt::format("{} 1.9 GB of host memory a rank{}",
+                             plan.engine == Engine::plimsoll ? "the process takes as much as one of PyTorch,"
+                                                             : "Python, PyTorch and the engine take",
                              has_moe(scenario) ? ", experts 0.3 GB more" : ""),
                  has_moe(scenario) || plan.engine != Engine::deepspeed ? Evidence::assumed : Evidence::measured});
   std::stable_sort(all.begin(), all.end(),

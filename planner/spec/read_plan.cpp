@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "planner/base/format.hpp"
 #include "planner/spec/ds_lint.hpp"
@@ -216,7 +218,8 @@ void read_trainable(Section& top) {
   const Node* value = top.reader.find("trainable");
   if (value == nullptr || value->is_null()) return;
   Plan& plan = top.draft.plan;
-  plan.lora.reset();
+  const std::optional<LoraOptions> before =
+      std::exchange(plan.lora, std::nullopt);  // --set names one key of it at a time
   plan.trainable_patterns.clear();
   if (value->is_array()) {
     if (auto patterns = top.reader.strings("trainable")) plan.trainable_patterns = std::move(*patterns);
@@ -224,11 +227,13 @@ void read_trainable(Section& top) {
     Section object(*value, "/trainable", top.draft);
     if (const Node* lora = object.reader.object("lora")) {
       Section section(*lora, "/trainable/lora", top.draft);
-      plan.lora = LoraOptions{section.reader.required_integer("rank", 1, limits::width), {}, false, true, 0};
+      plan.lora = before.value_or(LoraOptions{});
+      if (!before || section.reader.find("rank"))
+        plan.lora->rank = section.reader.required_integer("rank", 1, limits::width);
       if (auto targets = section.reader.strings("targets")) plan.lora->targets = std::move(*targets);
-      plan.lora->base_nf4 = section.reader.choice("base", {"16bit", "nf4"}) == std::size_t{1};
-      plan.lora->fp32 = section.reader.choice("dtype", {"fp32", "16bit"}) != std::size_t{1};
-      plan.lora->dropout = section.reader.number("dropout", 0, 0.99).value_or(0);
+      if (const auto base = section.reader.choice("base", {"16bit", "nf4"})) plan.lora->base_nf4 = *base == 1;
+      if (const auto dtype = section.reader.choice("dtype", {"fp32", "16bit"})) plan.lora->fp32 = *dtype == 0;
+      if (const auto dropout = section.reader.number("dropout", 0, 0.99)) plan.lora->dropout = *dropout;
       section.reader.report_unknown();
     }
     object.reader.report_unknown();

@@ -277,6 +277,7 @@ Sample pair(const char* first, const char* second, bool resident, double slow_fi
 TEST(Fit, PairsAreByKernelRingAndExchange) {
   Calibration from = base();
   from.interference.factor = {{"gemm", 1.5}, {"other", 1.15}};
+  from.interference.provenance.evidence = Evidence::assumed;
   const SampleFile file =
       file_of({pair("gemm_8_8_8", "all_gather", true, 1.2, 1.1), pair("gemm_16_8_8", "reduce_scatter", true, 1.2, 1.1),
                pair("gemm_8_8_8", "all_to_all", true, 1.4, 1.1), pair("adamw", "all_gather", true, 1.1, 2.5),
@@ -293,6 +294,8 @@ TEST(Fit, PairsAreByKernelRingAndExchange) {
     EXPECT_NEAR(beside.factor.at("gemm"), 1.2, 1e-5);
     EXPECT_NEAR(beside.factor.at("adamw"), 1.1, 1e-5);
     EXPECT_EQ(beside.factor.at("other"), 1.15);
+    EXPECT_NEAR(beside.factor.at("attention_forward"), 1.25, 1e-5);  // no resident one, and the base assumes
+    EXPECT_EQ(beside.factor.count("silu"), 0U);                      // no slowdown
     EXPECT_NEAR(beside.exchange_factor.at("gemm"), 1.4, 1e-5);
     EXPECT_NEAR(beside.collective_beside.at("gemm"), 1.1, 1e-5);
     EXPECT_NEAR(beside.collective_beside.at("adamw"), 2.5, 1e-5);

@@ -47,6 +47,20 @@ TEST(PlanJson, ReadsBackAsItWasWritten) {
   }
 }
 
+// One key of an adapter set over a plan leaves the others as they are.
+TEST(PlanJson, KeysOfAdaptersAreSetOneByOne) {
+  PlanContext context;
+  context.overrides = {"trainable.lora.rank=16", "trainable.lora.dropout=0.2"};
+  const Result<Plan> plan = read_plan(
+      source(R"({"trainable": {"lora": {"rank": 8, "targets": ["q"], "dtype": "16bit", "dropout": 0.25}}})"), context);
+  ASSERT_TRUE(plan) << format(plan.diagnostics());
+  ASSERT_TRUE(plan->lora);
+  EXPECT_EQ(plan->lora->rank, 16);
+  EXPECT_EQ(plan->lora->targets, std::vector<std::string>{"q"});
+  EXPECT_FALSE(plan->lora->fp32);
+  EXPECT_EQ(plan->lora->dropout, 0.2);
+}
+
 TEST(DsConfig, ReadsBackAsItWasWrittenWithWhatItCannotSay) {
   for (const char* text : plans) {
     const Result<Plan> plan = read_plan(source(text));
