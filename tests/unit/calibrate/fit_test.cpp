@@ -281,7 +281,8 @@ TEST(Fit, PairsAreByKernelRingAndExchange) {
   const SampleFile file =
       file_of({pair("gemm_8_8_8", "all_gather", true, 1.2, 1.1), pair("gemm_16_8_8", "reduce_scatter", true, 1.2, 1.1),
                pair("gemm_8_8_8", "all_to_all", true, 1.4, 1.1), pair("adamw", "all_gather", true, 1.1, 2.5),
-               pair("gemm_8_8_8", "all_gather", false, 1.3, 1.9)});
+               pair("gemm_8_8_8", "all_gather", false, 1.3, 1.9), pair("attention", "all_gather", false, 1.25, 1.9),
+               pair("silu", "all_gather", true, 1e300, 1)});
   const auto result = fit_calibration({file}, from, "test");
   ASSERT_TRUE(result);
   const auto document =
