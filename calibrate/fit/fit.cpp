@@ -44,10 +44,12 @@ Diagnostics check_devices(const std::vector<SampleFile>& files) {
   return diagnostics;
 }
 
+constexpr std::string_view bench = "plimsoll-calibrate";  // how the source of what it measured begins
+
 std::string source_of(const std::vector<SampleFile>& files) {
   std::set<std::string> backends;
   for (const SampleFile& file : files) backends.insert(file.header.backend);
-  return fmt::format("plimsoll-calibrate, {}, {}", fmt::join(backends, " and "), files.front().header.date);
+  return fmt::format("{}, {}, {}", bench, fmt::join(backends, " and "), files.front().header.date);
 }
 
 /// A base of another device: nothing in it is known of this one.
@@ -147,12 +149,17 @@ Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const
   return {std::move(result), std::move(diagnostics)};
 }
 
+bool is_from_bench(const Provenance& provenance) { return provenance.source.starts_with(bench); }
+
+bool is_from_framework(const Provenance& provenance) {
+  return provenance.evidence != Evidence::assumed && !is_from_bench(provenance);
+}
+
 bool speaks_of(const Calibration& calibration, const Point& point) {
-  const auto measured = [](const Provenance& p) { return p.source.starts_with("plimsoll-calibrate"); };
-  if (point.kind == "gemm_grouped") return measured(calibration.grouped_gemm.provenance);
+  if (point.kind == "gemm_grouped") return is_from_bench(calibration.grouped_gemm.provenance);
   if (point.kind != "kernel") return true;
   const auto price = calibration.kernels.find(point.label("op"));
-  return price != calibration.kernels.end() && measured(price->second.provenance);
+  return price != calibration.kernels.end() && is_from_bench(price->second.provenance);
 }
 
 namespace {

@@ -31,6 +31,11 @@ std::vector<SampleFile> without_events(std::vector<SampleFile> files);
 std::vector<Entry> compare_with(const Calibration& calibration, int multiprocessors,
                                 const std::vector<Sample>& samples);
 
+/// True if a fit of bench's samples wrote it.
+bool is_from_bench(const Provenance& provenance);
+/// True if it was measured or fitted otherwise, as from the traces of a framework's steps, whose kernels bench does not run.
+bool is_from_framework(const Provenance& provenance);
+
 /// True if what the calibration says for a point is of the kernel that `bench` runs there: measured by it, or a library's that
 /// frameworks call, too.  Kernels of a framework's own under the same name are other kernels.
 bool speaks_of(const Calibration& calibration, const Point& point);

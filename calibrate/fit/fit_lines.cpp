@@ -124,8 +124,7 @@ std::vector<Entry> fit_kernels(const Samples& samples, double cache_bytes, Calib
     entry.rule = in_words(*price);
     // The framework's own kernel of that name, measured on this device, is another kernel than the one measured here.
     const auto base = into.kernels.find(op);
-    const bool framework = base != into.kernels.end() && base->second.provenance.evidence != Evidence::assumed &&
-                           !base->second.provenance.source.starts_with("plimsoll-calibrate");
+    const bool framework = base != into.kernels.end() && is_from_framework(base->second.provenance);
     if (framework || op.starts_with("aten::")) {
       entry.rule += " (the base's stays)";
       continue;

@@ -33,18 +33,21 @@ double figure(const Sample& sample, const char* name) {
 
 constexpr double most_slowdown = 100;  ///< that a calibration may hold
 
+/// Nothing is faster beside something else: what was measured so is noise.
+double log_of(double factor) { return std::log(std::max(1.0, factor)); }
+
 struct Mean {
   double logs = 0;
   int count = 0;
   void add(double factor) {
-    logs += std::log(std::max(1.0, factor));
+    logs += log_of(factor);
     ++count;
   }
   double value() const { return count == 0 ? 1 : std::exp(logs / count); }
   /// Of the others; not a number if there are none.
   double without(double factor) const {
     if (count < 2) return std::nan("");
-    return std::exp((logs - std::log(std::max(1.0, factor))) / (count - 1));
+    return std::exp((logs - log_of(factor)) / (count - 1));
   }
 };
 using Means = std::map<std::string, Mean>;
@@ -100,7 +103,6 @@ std::vector<Entry> fit_pairs(const Samples& samples, Calibration& into, const st
   const std::vector<Measured> pairs = measured(samples);
   if (pairs.empty()) return {};
   Means of_kind, queued, rings, exchanges, beside;
-  Mean collectives;
   for (const Measured& pair : pairs) {
     of_kind[pair.kind()].add(pair.first);
     if (pair.copy) continue;
@@ -110,9 +112,8 @@ std::vector<Entry> fit_pairs(const Samples& samples, Calibration& into, const st
     }
     (pair.exchange ? exchanges : rings)[pair.kernel].add(pair.first);
     beside[pair.kernel].add(pair.second);
-    collectives.add(pair.second);
   }
-  const bool any_resident = collectives.count > 0;
+  const bool any_resident = !beside.empty();
   Entry entry{"pair", "pairs at once"};
   for (const Measured& pair : pairs) {
     const double alone = figure(*pair.sample, "alone_first_s");
@@ -125,16 +126,15 @@ std::vector<Entry> fit_pairs(const Samples& samples, Calibration& into, const st
                                           listed(rings), listed(exchanges), listed(beside))
                             : listed(queued);
   // A traced step's factors are of resident collectives: full queues tell less.
-  const bool framework =
-      prices.provenance.evidence != Evidence::assumed && !prices.provenance.source.starts_with("plimsoll-calibrate");
+  const bool framework = is_from_framework(prices.provenance);
   if (!any_resident && framework) {
     entry.rule = "the base's stays; here " + entry.rule;
     return {std::move(entry)};
   }
   if (!framework) {
-    for (const auto& [kernel, factor] : values(queued)) prices.factor[kernel] = factor;
+    for (const auto& [kernel, mean] : queued) prices.factor[kernel] = mean.value();
   }
-  for (const auto& [kernel, factor] : values(rings)) prices.factor[kernel] = factor;
+  for (const auto& [kernel, mean] : rings) prices.factor[kernel] = mean.value();
   prices.exchange_factor = values(exchanges);
   prices.collective_beside = values(beside);
   prices.provenance = entry.provenance(source);

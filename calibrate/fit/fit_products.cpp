@@ -315,8 +315,7 @@ std::vector<Entry> fit_grouped(const Samples& samples, Calibration& into, const 
   }
   if (const auto price = fit_grouped_price(samples, start)) {
     // The framework's grouped product is another kernel than the library's measured here.
-    const bool framework =
-        start.provenance.evidence != Evidence::assumed && !start.provenance.source.starts_with("plimsoll-calibrate");
+    const bool framework = is_from_framework(start.provenance);
     if (!framework) {
       into.grouped_gemm = *price;
       into.grouped_gemm.provenance = entry.provenance(source);

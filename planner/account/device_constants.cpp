@@ -58,7 +58,8 @@ std::map<std::string, Bytes> host_base(const HostUse& use) {
   // Five runs of DeepSpeed: 1154 after building (1052 on the CPU, where no GPU kernel is loaded yet; 1174 under zero.Init),
   // 1226 to 1241 after initialisation, 1664 to 1706 after the first forward, 1709 to 1820 after the first backward, 1823 to
   // 2006 from the first optimizer step on, all in MB.  171 to 178 of it, 257 to 318 later, are mapped pages of library files;
-  // another installation of the same libraries had 316 more of those and not of the rest.  Expert layers load more kernels; how much was not measured.
+  // another installation of the same libraries had 316 more of those and not of the rest.  Expert layers load more kernels;
+  // how much was not measured.
   const Bytes expert_kernels = use.experts ? megabytes(300) : Bytes(0);
   return {{"model_built", megabytes(use.built_on_cpu ? 1052
                                     : use.zero_init  ? 1174

@@ -50,8 +50,8 @@ struct LedgerContext {
   /// gathered weights come back (ZeRO-3: 0, 1 or 3 gathers).
   enum class Unknown : std::uint8_t { nothing, past, lateness } unknown = Unknown::nothing;
   bool in_arena = false;  ///< the engine lays out all buffers in one block beforehand (planner/account/arena.hpp)
-  bool bistable = true;  ///< false: the first alternative alone, for searches that compare many plans
-  Bytes host_capacity;   ///< of a node
+  bool bistable = true;   ///< false: the first alternative alone, for searches that compare many plans
+  Bytes host_capacity;    ///< of a node
   int ranks_per_node = 1;
   /// Resident bytes of the process itself at the end of a phase, without tensors; and the part shared by a node's ranks.
   std::map<std::string, Bytes> host_base;

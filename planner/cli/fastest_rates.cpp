@@ -42,8 +42,7 @@ LinkPeaks fastest_links(const Calibration& calibration, const ClusterSpec& clust
   for (const CollectivePrice& price : calibration.collectives) {
     const double published = bandwidth_per_gpu(cluster, price.tier).count;
     if (published <= 0 || price.ranks < 2) continue;
-    constexpr std::int64_t size = std::int64_t{1} << 40;
-    const double sent = wire_bytes(price.kind, Bytes(size), price.ranks) / Bytes(size);
+    const double sent = sent_per_byte(price.kind, price.ranks);
     double& fastest = links.by_curve[static_cast<std::size_t>(price.kind)][static_cast<std::size_t>(price.tier)];
     const double above = above_pieces(price);
     for (const CollectivePrice::Piece& piece : price.pieces)

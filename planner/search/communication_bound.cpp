@@ -41,13 +41,17 @@ MeshElements elements_of(const ModelSpec& model, const Plan& plan, bool of_exper
 
 }  // namespace
 
+double sent_per_byte(CollectiveKind kind, int ranks) {
+  constexpr Bytes large{std::int64_t{1} << 40};  // next to which rounding does not count
+  return wire_bytes(kind, large, ranks) / large;
+}
+
 double least_seconds_per_byte(const ClusterSpec& cluster, const LinkPeaks& peaks, CollectiveKind kind,
                               const GroupShape& group) {
   if (group.size <= 1) return 0;
   const auto shares = tier_share(cluster, group, kind);
   if (!shares) return 0;
-  constexpr std::int64_t size = std::int64_t{1} << 40;
-  const double sent = wire_bytes(kind, Bytes(size), group.size) / Bytes(size);
+  const double sent = sent_per_byte(kind, group.size);
   for (const Tier tier : {Tier::spine, Tier::nic, Tier::pcie, Tier::nvlink}) {
     if (shares->of(tier) <= 0) continue;
     const double share = peaks.by_curve[static_cast<std::size_t>(kind)][static_cast<std::size_t>(tier)];

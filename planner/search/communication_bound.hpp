@@ -33,6 +33,9 @@ struct LinkPeaks {
   double without_curve = 1;  ///< the same share of the busiest tier's bandwidth
 };
 
+/// What a rank sends of each byte of a collective's full size.
+double sent_per_byte(CollectiveKind kind, int ranks);
+
 /// A collective of full size S takes S times this, at least.
 double least_seconds_per_byte(const ClusterSpec& cluster, const LinkPeaks& peaks, CollectiveKind kind,
                               const GroupShape& group);

@@ -15,7 +15,7 @@ namespace {
 
 /// The kernels move 16 bytes at a time and keep a row in registers.
 void refuse_sizes(const RankProgram& rank) {
-  const auto refuse = [](const char* what, std::int64_t size, const char* legal) {
+  const auto refuse = [](const char* what, std::int64_t size, const std::string& legal) {
     throw MachineError(fmt::format("the CUDA backend has no kernel for {} of {}: {}", what, size, legal));
   };
   for (const Call& call : rank.calls) {
@@ -25,8 +25,9 @@ void refuse_sizes(const RankProgram& rank) {
         if (s[1] % 8 != 0 || s[1] > 8192) refuse("a hidden size", s[1], "multiples of 8 up to 8192");
         break;
       case Routine::route:
-        if (s[1] > cuda::most_experts) refuse("a number of experts", s[1], "up to 256");
-        if (s[2] > cuda::most_choices) refuse("a number of experts a token", s[2], "up to 16");
+        if (s[1] > cuda::most_experts) refuse("a number of experts", s[1], fmt::format("up to {}", cuda::most_experts));
+        if (s[2] > cuda::most_choices)
+          refuse("a number of experts a token", s[2], fmt::format("up to {}", cuda::most_choices));
         break;
       case Routine::swiglu:
         if (s[1] % 8 != 0) refuse("an intermediate size", s[1], "multiples of 8");

@@ -183,9 +183,9 @@ void Grouped::run(const GroupedShape& s, const int* counts, const Half* a, const
         fmt::format("grouped products of {} experts, {} x {}: sizes are multiples of {}, experts at most {}", s.experts,
                     s.n, s.k, aligned, most_experts));
   const Groups groups = impl_->groups_of(s.experts);
-  describe_groups<<<1, most_experts, 0, stream>>>(
-      s, counts, reinterpret_cast<const Number*>(a), reinterpret_cast<const Number*>(b),
-      reinterpret_cast<Number*>(y), impl_->no_rows(s, stream), groups);
+  describe_groups<<<1, most_experts, 0, stream>>>(s, counts, reinterpret_cast<const Number*>(a),
+                                                  reinterpret_cast<const Number*>(b), reinterpret_cast<Number*>(y),
+                                                  impl_->no_rows(s, stream), groups);
   if (s.form == 0) return impl_->multiply<Forward>(s, groups, stream);
   if (s.form == 1) return impl_->multiply<Backward>(s, groups, stream);
   impl_->multiply<Weights>(s, groups, stream);

@@ -139,38 +139,17 @@ inline void Trace::add_pending(Op& op) {
   pending.clear();
 }
 
-inline void Trace::add_operand(const Tensor& tensor) {
-  program_.refs.push_back(tensor.buffer());
-  program_.offsets.push_back(tensor.offset);
-}
-
 // An op waits for the last writer of what it reads, and for the last writer and reader of what it writes, where those ran
 // on other lanes.
-inline std::uint32_t Trace::add_reads(Op& op, OpId id, Tensors tensors) {
+template <class Use>
+std::uint32_t Trace::add_operands(Tensors tensors, Use note) {
   std::uint32_t count = 0;
   for (const Tensor* tensor : tensors) {
     if (!tensor || !*tensor) continue;
-    add_operand(*tensor);
+    program_.refs.push_back(tensor->buffer());
+    program_.offsets.push_back(tensor->offset);
     ++count;
-    Storage& use = *tensor->storage.storage_;
-    if (use.write != none) add_edge(op, use.write, use.write_lane);
-    use.read = id;
-    use.read_lane = op.lane;
-  }
-  return count;
-}
-
-inline std::uint32_t Trace::add_writes(Op& op, OpId id, Tensors tensors) {
-  std::uint32_t count = 0;
-  for (const Tensor* tensor : tensors) {
-    if (!tensor || !*tensor) continue;
-    add_operand(*tensor);
-    ++count;
-    Storage& use = *tensor->storage.storage_;
-    if (use.write != none && use.write != id) add_edge(op, use.write, use.write_lane);
-    if (use.read != none && use.read != id) add_edge(op, use.read, use.read_lane);
-    use.write = id;
-    use.write_lane = op.lane;
+    note(*tensor->storage.storage_);
   }
   return count;
 }
@@ -182,8 +161,17 @@ OpId Trace::append(const Action& action, Lane on, Tensors reads, Tensors writes,
   op.first_ref = static_cast<std::uint32_t>(program_.refs.size());
   op.first_after = static_cast<std::uint32_t>(program_.after.size());
   add_pending(op);
-  op.read_count = add_reads(op, id, reads);
-  op.write_count = add_writes(op, id, writes);
+  op.read_count = add_operands(reads, [&](Storage& use) {
+    if (use.write != none) add_edge(op, use.write, use.write_lane);
+    use.read = id;
+    use.read_lane = op.lane;
+  });
+  op.write_count = add_operands(writes, [&](Storage& use) {
+    if (use.write != none && use.write != id) add_edge(op, use.write, use.write_lane);
+    if (use.read != none && use.read != id) add_edge(op, use.read, use.read_lane);
+    use.write = id;
+    use.write_lane = op.lane;
+  });
   last_on_lane_[static_cast<std::size_t>(on)] = id;
   return id;
 }

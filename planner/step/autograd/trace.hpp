@@ -171,9 +171,8 @@ class Trace {
 
   Op& new_op(Lane on, const char* role);
   Tensor allocate(const Shape& shape, DType dtype, const char* name, Category what, Lane pool, bool pinned);
-  std::uint32_t add_reads(Op& op, OpId id, Tensors tensors);
-  std::uint32_t add_writes(Op& op, OpId id, Tensors tensors);
-  void add_operand(const Tensor& tensor);
+  template <class Use>
+  std::uint32_t add_operands(Tensors tensors, Use note);
   KernelId add_kernel(const Kernel& kernel);
   OpId append(const Action& action, Lane on, Tensors reads, Tensors writes, const char* role);
   void free(Storage* storage);
