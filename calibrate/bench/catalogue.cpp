@@ -155,19 +155,37 @@ void copies(Grid& grid, int world) {
   }
 }
 
+/// The shapes of groups that expert parallelism makes of a node (named size x stride): for each ep that divides it,
+/// the ranks that share out a layer's experts, side by side, and those that hold the same experts, ep apart.
+std::vector<std::pair<std::string, int>> expert_groups(int world) {
+  std::vector<std::pair<std::string, int>> groups;
+  for (int ep = 2; ep < world; ep *= 2) {
+    if (world % ep != 0) continue;
+    groups.emplace_back(std::to_string(ep) + "x1", ep);
+    groups.emplace_back(std::to_string(world / ep) + "x" + std::to_string(ep), world / ep);
+  }
+  return groups;
+}
+
 void collectives(Grid& grid, int world, const std::string& tier, std::int64_t least, std::int64_t most) {
   for (const char* op :
        {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send_receive", "all_to_all_skewed"}) {
     const std::string name = op;
     const bool usual = name != "broadcast" && name != "send_receive" && name != "all_to_all_skewed";
     for (std::int64_t bytes = least; bytes <= most; bytes *= 2) {
+      const int edge = on_coarse_grid(bytes) ? 0 : 1;
       for (const char* dtype : {"bf16", "fp32"}) {
         const bool other = dtype[0] == 'f';
         if (other && (name != "reduce_scatter" && name != "all_reduce")) continue;
         if (other && !on_coarse_grid(bytes)) continue;
-        const int value = (usual && !other ? 0 : 1) + (on_coarse_grid(bytes) ? 0 : 1);
-        grid.add(value, "collective", {{"op", op}, {"dtype", dtype}, {"group", "world"}, {"tier", tier}},
+        grid.add((usual && !other ? 0 : 1) + edge, "collective",
+                 {{"op", op}, {"dtype", dtype}, {"group", "world"}, {"tier", tier}},
                  {{"bytes", bytes}, {"ranks", world}}, true);
+      }
+      if (!usual) continue;
+      for (const auto& [group, ranks] : expert_groups(world)) {
+        grid.add(1 + edge, "collective", {{"op", op}, {"dtype", "bf16"}, {"group", group}, {"tier", tier}},
+                 {{"bytes", bytes}, {"ranks", ranks}}, true);
       }
     }
   }

@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 
 #include <chrono>
+#include <map>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include "calibrate/samples/sample.hpp"
@@ -126,6 +128,26 @@ TEST(Bench, TheShapesOfAModelComeFirst) {
   // The MLP of Llama-3.2-1B: 4096 tokens, 2048 -> 8192.
   EXPECT_LT(list.output.find("gemm/dtype=bf16/layout=forward/k=2048/m=4096/n=8192"), list.output.find("kernel/"));
   EXPECT_THAT(list.output, HasSubstr("layout=weight_gradient/k=4096/"));
+}
+
+TEST(Bench, TheGroupsOfExpertParallelismAreMeasuredOnAWholeNode) {
+  const auto groups = [](const std::string& world) {
+    std::map<std::string, int> points;
+    std::istringstream lines(run("RANK=0 WORLD_SIZE=" + world + " " + calibrate + " bench --list").output);
+    for (std::string line; std::getline(lines, line);) {
+      const std::size_t at = line.find("/group=");
+      if (at != std::string::npos) ++points[line.substr(at + 7, line.find('/', at + 7) - at - 7)];
+    }
+    return points;
+  };
+  // Four collectives from 2^10 to 2^30 bytes; ep = 2 and 4 of 8, each with the ranks that hold the same experts.
+  constexpr int all = 4 * 21;
+  EXPECT_THAT(groups("8"),
+              testing::ElementsAre(testing::Pair("2x1", all), testing::Pair("2x4", all), testing::Pair("4x1", all),
+                                   testing::Pair("4x2", all), testing::Pair("world", 169)));
+  EXPECT_THAT(groups("4"),
+              testing::ElementsAre(testing::Pair("2x1", all), testing::Pair("2x2", all), testing::Pair("world", 169)));
+  EXPECT_THAT(groups("2"), testing::ElementsAre(testing::Pair("world", 169)));
 }
 
 TEST(Bench, WithoutADeviceCudaSaysSoAndExitsWith3) {
