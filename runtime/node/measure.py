@@ -75,10 +75,11 @@ def stop(process):
 
 
 def run_within(commands, seconds, log):
-    """Runs commands side by side, output to the file log.  [(command, environment)] -> exit codes; None: killed by the clock."""
+    """Runs commands side by side, output to the file log, messages to log.err: a program's last words are not lost among the
+    lines that it had buffered.  [(command, environment)] -> exit codes; None: killed by the clock."""
     end = time.monotonic() + seconds
-    with open(log, "ab") as file:
-        processes = [subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+    with open(log, "ab") as out, open(f"{log}.err", "ab") as err:
+        processes = [subprocess.Popen(command, env=env, stdout=out, stderr=err, start_new_session=True)
                      for command, env in commands]
         codes = []
         for process in processes:
@@ -97,9 +98,13 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def last_line(path):
-    lines = Path(path).read_text(errors="replace").split("\n") if Path(path).exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+def last_line(*paths):
+    """Of the first file that has any."""
+    for path in paths:
+        lines = Path(path).read_text(errors="replace").split("\n") if Path(path).exists() else []
+        if said := next((line.strip() for line in reversed(lines) if line.strip()), ""):
+            return said
+    return ""
 
 
 class Records:
@@ -144,16 +149,17 @@ def calibrate(options, env):
                 for rank in range(gpus)]
     log = out / "calibrate.log"
     codes = run_within(commands, options.limit - 30, log)
-    say(f"bench ended with {codes}: {last_line(log)}")
+    say(f"bench ended with {codes}: {last_line(f'{log}.err', log)}")
     if not samples.exists():
         return 3
+    left = re.findall(r"(\d+) left", Path(f"{log}.err").read_text())
     # One GPU's points that the time did not suffice for come from the samples of a node of one.
     one = ROOT / "docs" / "samples" / f"{options.device}.jsonl.gz"
     fit = [tool, "fit", str(samples), *([str(one)] if one.exists() else []), "--base", options.device, "--name", name,
            "-o", str(out / f"{name}.json")]
     fitted = run_within([(fit, env)], 25, out / "fit.log")
     say(f"fit ended with {fitted}: {out / 'fit.log'} has the errors of points held out")
-    return 0 if codes == [0] * gpus and fitted == [0] else 3
+    return 0 if codes == [0] * gpus and fitted == [0] and left[-1:] == ["0"] else 3
 
 
 def frameworks(options, env):
@@ -179,7 +185,7 @@ def frameworks(options, env):
     signal.alarm(int(max(1, end - time.monotonic())))
     for line in process.stdout:
         say(line.rstrip()[:MOST_SHOWN])
-        ended = re.match(r"(\S+) ([0-9.]+)s ", line)
+        ended = re.match(r"(\S+) ([0-9.]+)s\b", line)
         # A case that was killed, or died before its first line, leaves nothing in the file.
         if ended and ended[1] in by_id and records.left([by_id[ended[1]]], False):
             records.add({"case": by_id[ended[1]], "result": {
@@ -232,7 +238,7 @@ def reference(options, env):
                                           ("model.json", "plan.json", "jsonl", "mem", "txt"))
         model.write_text(json.dumps(cases.model_config(case["arch"], case["dims"])))
         plan.write_text(json.dumps(case["plan"]))
-        for old in (log, text):
+        for old in (log, text, Path(f"{text}.err")):
             old.unlink(missing_ok=True)
         watch = memory_watch(memory)
         start = time.monotonic()
@@ -242,7 +248,8 @@ def reference(options, env):
         if watch:
             stop(watch)
         measured = run_measured(log, memory, case["steps"]) if codes == [0] else None
-        result = {"measured": measured} if measured else {"error": f"ended with {codes[0]}: {last_line(text)[:MOST_SHOWN]}"}
+        words = last_line(f"{text}.err", text)[:MOST_SHOWN]
+        result = {"measured": measured} if measured else {"error": f"ended with {codes[0]}: {words}"}
         records.add({"case": case, "result": {**result, "wall": round(time.monotonic() - start, 1)}})
         say(f"{case['id']} {time.monotonic() - start:.1f} s: "
             f"{result.get('error') or '%.4f s a step' % measured['step_time_s']['median']}")
@@ -270,8 +277,9 @@ STAGES = {"calibrate": calibrate, "frameworks": frameworks, "reference": referen
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Measures a node of N GPUs, and sets the predictions beside it.",
-                                     epilog="Exit codes: 0 all cases have a record, 3 some are left (start it again) or failed.")
+    parser = argparse.ArgumentParser(
+        description="Measures a node of N GPUs, and sets the predictions beside it.",
+        epilog="Exit codes: 0 every case has a record, failed ones too; 1 nothing to report; 3 some are left.")
     parser.add_argument("gpus", type=int)
     parser.add_argument("stages", nargs="+", choices=STAGES, metavar="STAGE", help=", ".join(STAGES))
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the results")

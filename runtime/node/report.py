@@ -143,7 +143,7 @@ def markdown(plimsoll, gpus, device, tables, runs, calibration, failed):
     """The report.  tables: files of measured rows; runs: folder of logs of plimsoll-run; calibration: fitted here, or None;
     failed: error by case."""
     cluster = f"{gpus}x{device}"
-    known = [MEASURED / f"{device}_{name}.json" for name in ("torch", "deepspeed", "plimsoll_run")]
+    known = [MEASURED / f"{device}_{name}.json" for name in ("torch", "deepspeed", "x2", "plimsoll_run")]
     two = Errors(plimsoll, [path for path in known if path.exists()], f"2x{device}")
     many = Errors(plimsoll, tables, cluster)
     fitted = Errors(plimsoll, tables, cluster, calibration) if calibration else None

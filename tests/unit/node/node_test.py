@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -24,9 +25,10 @@ import table  # noqa: E402
 def measured_rows():
     """Rows of two H200 by id."""
     rows = {}
-    for name in ("torch", "deepspeed", "plimsoll_run"):
+    for name in ("torch", "deepspeed", "x2", "plimsoll_run"):
         path = ROOT / "tests" / "data" / "measured" / f"h200_{name}.json"
-        rows.update({row["id"]: row for row in json.loads(path.read_text())["rows"] if row["cluster"] == "2xh200"})
+        rows.update({report.base_name(row["id"]): row for row in json.loads(path.read_text())["rows"]
+                     if row["cluster"] == "2xh200"})
     return rows
 
 
@@ -59,17 +61,13 @@ class Cases(unittest.TestCase):
         self.assertEqual(sizes, {1, 2, 4, 8})
 
     def test_of_two_gpus_are_the_rows_measured_before_in_model_plan_and_figures(self):
-        known, met = measured_rows(), set()
+        known = measured_rows()
         for case in cases.framework_cases(2) + cases.reference_cases(2):
             name = report.base_name(case["id"])
-            if name not in known:
-                continue
-            met.add(name)
             row = known[name]
             result = {"measured": row["measured"]} if case["fw"] == "plimsoll" else result_like(row)
             made = table.row(case, result, 2, {}, "h200")
             self.assertEqual(comparable(made), comparable(row), name)
-        self.assertEqual(len(met), 10 + 7)  # of the frameworks, of plimsoll-run
 
     def test_record_the_routing_where_it_decides_the_memory(self):
         for case in cases.framework_cases(4):
@@ -109,9 +107,17 @@ print("out of time before", "nothing")
 """
 RUN = """#!/bin/sh
 while [ $# -gt 0 ]; do case $1 in --log) log=$2 ;; --steps) steps=$2 ;; --plan) plan=$2 ;; esac; shift; done
-case $plan in *ep2*) echo "rank 1: too many rows"; exit 3 ;; esac
+case $plan in *ep2*) echo "rank 1: too many rows" >&2; echo "buffered"; exit 3 ;; esac
 echo '{"arena_bytes": 1000}' > "$log"
 i=0; while [ $i -lt $steps ]; do i=$((i + 1)); echo "{\\"step_time_s\\": 0.$i}" >> "$log"; done
+"""
+CALIBRATE = """#!/bin/sh
+[ $1 = fit ] && exec touch fitted
+echo "$RANK of $WORLD_SIZE: $*" >> ranks
+[ $RANK = 0 ] || exit 0
+[ -f 2xh200.jsonl ] && left=0 || left=7
+echo point >> 2xh200.jsonl
+echo "1 points measured in 1 s, 0 there before, 0 failed, $left left" >&2
 """
 
 
@@ -127,6 +133,22 @@ class Stages(unittest.TestCase):
 
     def lines(self, name):
         return [json.loads(line) for line in (self.out / name).read_text().splitlines()]
+
+    def tool(self, name, text):
+        path = Path(self.folder.name) / name
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def test_calibrate_starts_a_process_a_rank_and_says_when_points_are_left(self):
+        self.tool("plimsoll-calibrate", CALIBRATE.replace("2xh200.jsonl", f"{self.out}/2xh200.jsonl")
+                  .replace("ranks", f"{self.out}/ranks").replace("touch fitted", f"touch {self.out}/fitted"))
+        self.assertEqual(self.stage("calibrate", "--bin", self.folder.name).returncode, 3)
+        self.assertTrue((self.out / "fitted").exists())
+        ranks = (self.out / "ranks").read_text().splitlines()
+        self.assertEqual(sorted(line[:7] for line in ranks), ["0 of 2:", "1 of 2:"])
+        self.assertNotIn("--resume", ranks[0])
+        self.assertEqual(self.stage("calibrate", "--bin", self.folder.name).returncode, 0)
+        self.assertIn("--resume", (self.out / "ranks").read_text().splitlines()[2])
 
     def test_frameworks_record_every_case_and_go_on_where_they_were(self):
         tools = Path(self.folder.name) / "tools"
@@ -151,16 +173,27 @@ class Stages(unittest.TestCase):
         self.stage("frameworks", *some, "--again")
         self.assertEqual(len(table.rows_of([self.out / "frameworks.jsonl"])[0]), before + 1)
 
+    def test_stages_end_in_time_and_say_what_is_left(self):
+        (Path(self.folder.name) / "measure_all.py").write_text(
+            "import json, sys, time\nprint(json.load(open(sys.argv[2]))[0]['id'], '1.5s', flush=True)\ntime.sleep(100)\n")
+        start = time.monotonic()
+        ran = self.stage("frameworks", "--tools", self.folder.name, "--limit", "12")
+        self.assertLess(time.monotonic() - start, 12)
+        self.assertEqual(ran.returncode, 3)
+        self.assertEqual(len(self.lines("frameworks.jsonl")), 1)
+        self.tool("plimsoll-run", RUN)
+        ran = self.stage("reference", "--bin", self.folder.name, "--limit", "30")
+        self.assertEqual(ran.returncode, 3)
+        self.assertIn("out of time before run-z3-qwen3moes-mb4-x2", ran.stderr)
+
     def test_reference_survives_a_run_that_fails_and_keeps_its_last_words(self):
-        tool = Path(self.folder.name) / "plimsoll-run"
-        tool.write_text(RUN)
-        tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+        self.tool("plimsoll-run", RUN)
         some = ("--bin", self.folder.name, "--only", "qwen3moes")
         ran = self.stage("reference", *some)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         results = {line["case"]["id"]: line["result"] for line in self.lines("reference.jsonl")}
         self.assertEqual(list(results), ["run-z3-qwen3moes-mb4-x2", "run-z3-ep2-qwen3moes-mb4-x2", "run-z1-ep2-qwen3moes-mb4-x2"])
-        self.assertIn("rank 1: too many rows", results["run-z3-ep2-qwen3moes-mb4-x2"]["error"])
+        self.assertIn("ended with 3: rank 1: too many rows", results["run-z3-ep2-qwen3moes-mb4-x2"]["error"])
         measured = results["run-z3-qwen3moes-mb4-x2"]["measured"]
         self.assertEqual(measured["reserved_peak_bytes"], 1000)
         self.assertEqual(measured["step_time_s"]["max"], 0.9)  # steps 3 to 14 of 0.1, 0.2, ..., 0.9, 0.10, ..., 0.15
