@@ -1,7 +1,8 @@
 // How fast are the parts of an answer?  Goals: building a program of 61 layers and 8 micro-batches below 30 ms, a ledger walk
-// and the volumes below 1 ms, an allocator replay below 20 ms, one rank's timeline of 32,256 ops below 2 ms.
+// and the volumes below 1 ms, an allocator replay or an arena's placement below 20 ms, one rank's timeline of 32,256 ops below 2 ms.
 #include <benchmark/benchmark.h>
 
+#include "planner/account/arena.hpp"
 #include "planner/account/replay.hpp"
 #include "planner/account/volume.hpp"
 #include "planner/spec/read_calibration.hpp"
@@ -60,6 +61,18 @@ void allocator_replay(benchmark::State& state) {
   }
 }
 BENCHMARK(allocator_replay)->Unit(benchmark::kMillisecond);
+
+/// 9,225 buffers; about twice as long where a second order is tried.
+void arena_placement(benchmark::State& state) {
+  const StepProgram program = build_step(scenario("plimsoll", "3"), 0);
+  ArenaPlan arena;
+  for (auto _ : state) {
+    arena = plan_arena(program.classes.front().program);
+    benchmark::DoNotOptimize(arena);
+  }
+  state.counters["of_least"] = static_cast<double>(arena.size.count) / static_cast<double>(arena.least.count);
+}
+BENCHMARK(arena_placement)->Unit(benchmark::kMillisecond);
 
 void volumes(benchmark::State& state) {
   const Scenario s = scenario("deepspeed", "3");
