@@ -23,9 +23,8 @@ constexpr int bar_cells = 40;
 void print_verdict(const Evaluation& evaluation, const std::optional<Remedy>& remedy) {
   const Ledger& ledger = evaluation.ledger;
   if (ledger.breaks_on_host) {
-    print(fmt::format("{}: {} of {} GiB of a node's host memory\n",
-                      paint(name_of(ledger.verdict), colour_of(ledger.verdict)), gibibytes(ledger.host_per_node),
-                      gibibytes(ledger.host_capacity)));
+    print(fmt::format("{}: {} of a node's host memory\n", paint(name_of(ledger.verdict), colour_of(ledger.verdict)),
+                      of_in_words(ledger.host_per_node, ledger.host_capacity)));
   }
   print(fmt::format("{}: {}\n", paint(name_of(ledger.gpu_verdict), colour_of(ledger.gpu_verdict)),
                     room_in_words(ledger)));
@@ -101,8 +100,8 @@ void print_phases(const Ledger& ledger) {
 
 void print_rest(const Evaluation& evaluation) {
   const Ledger& ledger = evaluation.ledger;
-  print(fmt::format("\nHost memory of a node: {} of {} GiB, {} ranks: {}\n", gibibytes(ledger.host_per_node),
-                    gibibytes(ledger.host_capacity), evaluation.context.ranks_per_node,
+  print(fmt::format("\nHost memory of a node: {}, {} ranks: {}\n",
+                    of_in_words(ledger.host_per_node, ledger.host_capacity), evaluation.context.ranks_per_node,
                     paint(name_of(ledger.host_verdict), colour_of(ledger.host_verdict))));
   const std::vector<CheckpointFile> files = checkpoint_files(evaluation.scenario);
   Bytes total;

@@ -69,8 +69,8 @@ class Maximum {
 void print_maximum(const std::string& key, std::int64_t value, const Evaluation& evaluation) {
   const Ledger& ledger = evaluation.ledger;
   if (value == 0) {
-    print(fmt::format("{}: not even {} = 1 fits\n{}\nIt lacks {} GiB in {}: {}\n", paint("none", Colour::red), key,
-                      scenario_in_words(evaluation.scenario), gibibytes(Bytes(0) - ledger.margin), ledger.breaks_phase,
+    print(fmt::format("{}: not even {} = 1 fits\n{}\nIt lacks {} in {}: {}\n", paint("none", Colour::red), key,
+                      scenario_in_words(evaluation.scenario), lack_in_words(ledger), ledger.breaks_phase,
                       ledger.breaks_tensor));
     return;
   }

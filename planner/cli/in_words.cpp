@@ -117,10 +117,23 @@ std::string share_in_words(Bytes part, Bytes whole) {
   return whole.count > 0 ? fmt::format("{:.1f} %", 100 * (part / whole)) : std::string();
 }
 
+std::string of_in_words(Bytes part, Bytes whole) {
+  constexpr Bytes least{std::int64_t{1} << 27}, most{std::int64_t{10} << 40};  // of what two digits of GiB tell well
+  if (whole < least || part > most) return fmt::format("{} of {}", format(part), format(whole));
+  return fmt::format("{} of {} GiB", gibibytes(part), gibibytes(whole));
+}
+
+std::string lack_in_words(const Ledger& ledger) {
+  std::vector<std::string> parts;
+  if (ledger.gpu_verdict == Verdict::oom) parts.push_back(format(Bytes(0) - ledger.margin) + " on the GPU");
+  if (ledger.host_verdict == Verdict::oom)
+    parts.push_back(format(ledger.host_per_node - ledger.host_capacity) + " on the node");
+  return fmt::format("{}", fmt::join(parts, " and "));
+}
+
 std::string room_in_words(const Ledger& ledger) {
-  return fmt::format("{} of {} GiB on the device, margin {} GiB ({})", gibibytes(ledger.job_device_peak.value),
-                     gibibytes(ledger.capacity), gibibytes(ledger.margin),
-                     share_in_words(ledger.margin, ledger.capacity));
+  return fmt::format("{} on the device, margin {} GiB ({})", of_in_words(ledger.job_device_peak.value, ledger.capacity),
+                     gibibytes(ledger.margin), share_in_words(ledger.margin, ledger.capacity));
 }
 
 std::string break_in_words(const Ledger& ledger) {

@@ -19,8 +19,6 @@ namespace {
 
 using Sets = std::vector<std::string>;
 
-constexpr int most_gpus = 8192;
-
 /// What may be varied, as --set takes it; from mild to drastic.
 struct Choices {
   std::vector<Sets> offload, recompute, stage;
@@ -69,6 +67,15 @@ class NeedSearch {
     return mildest(gpus_at(high), offload);
   }
 
+  /// Whether any plan fits the largest; nothing: not known by the deadline.
+  std::optional<bool> runs_on_most(std::chrono::steady_clock::time_point deadline) {
+    for (const Sets& sets : drastic_first(most_gpus, true)) {
+      if (std::chrono::steady_clock::now() >= deadline) return std::nullopt;
+      if (verdict_of(sets) != Verdict::oom) return true;
+    }
+    return false;
+  }
+
  private:
   int node_size() const {
     const ClusterSpec& cluster = *inputs_.cluster();
@@ -108,11 +115,17 @@ class NeedSearch {
     return all;
   }
 
-  /// True if any plan fits.  The most drastic ones come first, as they decide most often, and all of them recompute as much
-  /// as they may: that never takes more memory.
-  bool runs(int gpus, bool offload) {
+  /// The most drastic ones come first, as they decide most often, and all of them recompute as much as they may: that never
+  /// takes more memory.
+  std::vector<Sets> drastic_first(int gpus, bool offload) const {
     std::vector<Sets> all = plans(gpus, offload, {choices_.recompute.back()});
     std::reverse(all.begin(), all.end());
+    return all;
+  }
+
+  /// True if any plan fits.
+  bool runs(int gpus, bool offload) {
+    const std::vector<Sets> all = drastic_first(gpus, offload);
     return std::any_of(all.begin(), all.end(), [&](const Sets& sets) { return verdict_of(sets) != Verdict::oom; });
   }
 
@@ -151,6 +164,10 @@ NeedAnswer find_need(const Inputs& inputs) {
   const bool offloads = answer.smallest && answer.smallest->scenario.plan.offload.optimizer != OffloadDevice::none;
   if (offloads && search.offload_is_open()) answer.without_offload = search.smallest(false);
   return answer;
+}
+
+std::optional<bool> runs_on_most_gpus(const Inputs& inputs, std::chrono::steady_clock::time_point deadline) {
+  return NeedSearch(inputs).runs_on_most(deadline);
 }
 
 }  // namespace plimsoll

@@ -2,6 +2,7 @@
 // recomputation and offload are searched where he leaves them open, at micro-batch 1 unless he states one.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -17,5 +18,11 @@ struct NeedAnswer {
 };
 
 NeedAnswer find_need(const Inputs& inputs);
+
+/// No larger number of GPUs is tried.
+inline constexpr int most_gpus = 8192;
+
+/// Whether any plan fits that many; nothing: not known by the deadline.
+std::optional<bool> runs_on_most_gpus(const Inputs& inputs, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace plimsoll

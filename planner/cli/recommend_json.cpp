@@ -42,6 +42,8 @@ Json nearest_json(const Recommendation& recommendation) {
           {"job_device_peak_bytes", ledger.job_device_peak.value.count},
           {"margin_bytes", ledger.margin.count},
           {"verdict", name_of(ledger.verdict)},
+          {"proven", recommendation.search.nearest_proven},
+          {"what_helps", recommendation.what_helps},
           {"breaks",
            {{"resource", ledger.breaks_on_host ? "host" : "gpu"},
             {"phase", ledger.breaks_phase},

@@ -36,13 +36,13 @@ class Writer {
 
 void write_memory(Writer& writer, const Ledger& ledger) {
   const Bytes peak = ledger.job_device_peak.value;
-  writer.line(fmt::format("  memory  {} of {} GiB  {}  margin {} GiB ({})", gibibytes(peak), gibibytes(ledger.capacity),
+  writer.line(fmt::format("  memory  {}  {}  margin {} GiB ({})", of_in_words(peak, ledger.capacity),
                           writer.colour(bar(peak / ledger.capacity, bar_cells), colour_of(ledger.gpu_verdict)),
                           gibibytes(ledger.margin),
                           writer.colour(name_of(ledger.gpu_verdict), colour_of(ledger.gpu_verdict))));
   if (ledger.host_capacity.count > 0)
     writer.line(fmt::format(
-        "  host    {} of {} GiB a node{}", gibibytes(ledger.host_per_node), gibibytes(ledger.host_capacity),
+        "  host    {} a node{}", of_in_words(ledger.host_per_node, ledger.host_capacity),
         ledger.host_verdict == Verdict::fits
             ? ""
             : fmt::format(" ({})", writer.colour(name_of(ledger.host_verdict), colour_of(ledger.host_verdict)))));
@@ -97,13 +97,14 @@ void write_nothing_fits(Writer& writer, const Recommendation& recommendation) {
   writer.line(fmt::format("{}: {}", writer.colour("none", Colour::red), nothing_fits(recommendation.search)));
   if (recommendation.best) {
     const Ledger& ledger = recommendation.best->ledger;
-    writer.heading("Nearest to fitting");
+    writer.heading(recommendation.search.nearest_proven ? "Nearest to fitting"
+                                                        : "Near to fitting; the time was up before all were compared");
     writer.line("  " + scenario_in_words(recommendation.best->scenario));
     write_memory(writer, ledger);
     if (!ledger.breaks_phase.empty())
-      writer.line(fmt::format("  It breaks in {}: {}", ledger.breaks_phase, ledger.breaks_tensor));
-    writer.sentence(recommendation.search.proven ? "More GPUs: plimsoll need says how many it takes."
-                                                 : "Search longer: --seconds 60.");
+      writer.line(fmt::format("  It lacks {}; it breaks in {}: {}", lack_in_words(ledger), ledger.breaks_phase,
+                              ledger.breaks_tensor));
+    writer.sentence(recommendation.what_helps);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "planner/cli/in_words.hpp"
 #include "planner/cli/plan_evaluator.hpp"
 #include "planner/cli/terminal.hpp"
+#include "planner/cli/what_helps.hpp"
 #include "planner/spec/legality.hpp"
 
 namespace plimsoll {
@@ -21,6 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 /// Of the time given; the rest goes to looking around the answer.
 constexpr double share_of_the_search = 0.7;
+/// Where none fits, for whether more GPUs would do.
+constexpr double share_of_what_helps = 0.3;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -204,7 +207,11 @@ Recommendation recommend(const Inputs& inputs, const Calibration& calibration, c
   scenario.plan = found.best ? found.best->plan : found.nearest->plan;
   result.best = evaluate(std::move(scenario));
   result.step = simulated(result.best->program, result.asked.cluster, calibration);
-  if (!found.best) return result;
+  if (!found.best) {
+    const auto most = std::chrono::milliseconds(std::lround(1e3 * share_of_what_helps * options.budget_s));
+    result.what_helps = what_would_help(inputs, *result.best, found.proven, Clock::now() + most);
+    return result;
+  }
   result.plans = list_plans(found, options.top);
   for (const Found& plan : found.front) {
     result.front.push_back(listed(plan));

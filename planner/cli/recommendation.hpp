@@ -44,6 +44,7 @@ struct Recommendation {
   std::vector<std::string> why;       ///< sentences on the recommended plan
   std::vector<std::string> deciding;  ///< sentences on assumptions that would change the choice
   std::string time_source;            ///< what the times are from
+  std::string what_helps;             ///< where none fits: a sentence
 };
 
 Recommendation recommend(const Inputs& inputs, const Calibration& calibration, const RecommendOptions& options);

@@ -107,10 +107,18 @@ void PlanBounds::bound_states(const ModelSpec& model, const ClusterSpec& cluster
   const bool on_host = plan.offload.optimizer != OffloadDevice::none;
   const bool away = plan.offload.parameters != OffloadDevice::none && stage == 3;
   states_ = Bytes((on_host ? 0 : updated) + (away ? 0 : computed_with));
-  const int ranks = std::min(plan.world_size, cluster.devices_per_node);
-  const double share = stage == 3 ? plan.zero.offload_optimizer_ratio : 1;
-  const std::int64_t kept_on_host = on_host ? static_cast<std::int64_t>(share * static_cast<double>(updated)) : 0;
-  host_ = Bytes(ranks * kept_on_host);
+  const auto is_kept_on_host = [&](OffloadDevice device) {  // below stage 3 NVMe silently becomes the host
+    return device == OffloadDevice::cpu || (device == OffloadDevice::nvme && stage < 3);
+  };
+  double on_host_bytes = 0;
+  if (is_kept_on_host(plan.offload.optimizer)) {
+    // The gradient as the master is, and a copy in the computing type: staging below stage 3, gradients at stage 3.
+    const std::int64_t gradients = has_master ? 4 + computing : 0;
+    const double share = stage == 3 ? plan.zero.offload_optimizer_ratio : 1;
+    on_host_bytes += share * static_cast<double>(updated + own * gradients);
+  }
+  if (away && is_kept_on_host(plan.offload.parameters)) on_host_bytes += static_cast<double>(own * computing);
+  host_ = Bytes(static_cast<std::int64_t>(on_host_bytes)) * std::min(plan.world_size, cluster.devices_per_node);
 }
 
 void PlanBounds::bound_activations(const ModelSpec& model, const Plan& plan) {

@@ -7,11 +7,10 @@
 #include "planner/search/round.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <exception>
 #include <set>
-#include <thread>
+
+#include "planner/search/in_parallel.hpp"
 
 namespace plimsoll {
 namespace {
@@ -286,25 +285,11 @@ void Round::evaluate(Task& task, double best) const {
 /// What the time does not suffice for stays undone.
 void Round::work(std::vector<Task>& tasks) const {
   const double best = result_.best ? result_.best_seconds_per_token : std::numeric_limits<double>::infinity();
-  std::vector<std::exception_ptr> failures(tasks.size());
-  std::atomic<std::size_t> next{0};
-  const auto run = [&] {
-    for (std::size_t index = next++; index < tasks.size(); index = next++) {
-      if (index > 0 && time_is_up()) return;
-      try {
-        outline(tasks[index]);
-        evaluate(tasks[index], best);
-      } catch (...) {
-        failures[index] = std::current_exception();
-      }
-    }
-  };
-  std::vector<std::thread> threads;
-  for (int i = 1; i < context_.options.threads; ++i) threads.emplace_back(run);
-  run();
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& failure : failures)
-    if (failure) std::rethrow_exception(failure);
+  in_parallel(context_.options.threads, tasks.size(), [&](std::size_t index) {
+    if (index > 0 && time_is_up()) return;
+    outline(tasks[index]);
+    evaluate(tasks[index], best);
+  });
 }
 
 /// What is still in the queue was not looked at, or cannot be better.

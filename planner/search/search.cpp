@@ -15,7 +15,7 @@
 #include <set>
 #include <tuple>
 
-#include "planner/search/round.hpp"
+#include "planner/search/nearest.hpp"
 
 namespace plimsoll {
 namespace {
@@ -26,6 +26,8 @@ using Clock = std::chrono::steady_clock;
 constexpr double share_of_the_best = 0.8;
 constexpr double share_of_a_first_plan = 0.2;
 constexpr double share_without_accumulation = 0.5;
+/// At least, for the plan that comes nearest where none fits.
+constexpr double share_of_nearest = 0.3;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -47,60 +49,6 @@ Found found_of(const Space& space, const CandidateId& id, const Evaluated& evalu
   found.evaluated = evaluated;
   found.plan = space.plan(found.choice, found.micro_batch, found.accumulation);
   return found;
-}
-
-/// The share of a memory that is lacking: of the GPU's or of the node's, whichever lacks more.
-double lack(Bytes beyond_device, Bytes on_host, const ClusterSpec& cluster) {
-  const double device = beyond_device / cluster.device.memory;
-  return cluster.host_memory.count > 0 ? std::max(device, on_host / cluster.host_memory - 1) : device;
-}
-
-/// Of each kind of offload the smallest plan by closed forms, with small buckets and gathers, of which these know nothing: to be
-/// evaluated, whatever the rounds looked at.
-std::vector<CandidateId> smallest_by_bounds(const RoundContext& context) {
-  const Space& space = context.space;
-  const ClusterSpec& cluster = space.asked().cluster;
-  std::map<Offloading, std::tuple<double, int, CandidateId>> least;
-  for (std::uint32_t i = 0; i < context.bounds.size(); ++i) {
-    const PlanBounds& bounds = context.bounds[i];
-    for (std::uint16_t m = 0; m < space.micro_batches().size(); ++m) {
-      const std::int64_t micro = space.micro_batches()[m];
-      const auto accumulations = space.accumulations(space.choices()[i], micro);
-      if (accumulations.empty()) continue;
-      const double lacks = lack(bounds.device_memory(micro) - cluster.device.memory, bounds.host_memory(), cluster);
-      const Choice& choice = space.choices()[i];
-      const int large = static_cast<int>(!choice.small_buckets) + static_cast<int>(!choice.small_gathers);
-      const std::tuple plan(lacks, large, CandidateId{i, m, accumulations.back()});
-      const auto [found, is_new] = least.try_emplace(choice.offload, plan);
-      if (!is_new) found->second = std::min(found->second, plan);
-      break;
-    }
-  }
-  std::vector<CandidateId> ids;
-  for (const auto& [offload, plan] : least) ids.push_back(std::get<CandidateId>(plan));
-  return ids;
-}
-
-/// The evaluated plan that lacks least.
-std::optional<Found> nearest_to_fit(RoundContext& context) {
-  const Space& space = context.space;
-  Scenario scenario = space.asked();
-  for (const CandidateId& id : smallest_by_bounds(context)) {
-    const Evaluated* known = context.memo.find(id);
-    if (known != nullptr && known->judged) continue;
-    scenario.plan = space.plan(space.choices()[id.choice], space.micro_batches()[id.micro], id.accumulation);
-    if (!space.is_legal(scenario.plan)) continue;
-    context.memo.add(id, context.evaluate(scenario, std::numeric_limits<double>::infinity()));
-  }
-  std::optional<std::pair<double, CandidateId>> nearest;
-  for (const auto& [id, evaluated] : context.memo.all()) {
-    if (!evaluated.judged) continue;
-    const std::pair<double, CandidateId> plan(
-        lack(Bytes(0) - evaluated.margin, evaluated.host_per_node, space.asked().cluster), id);
-    if (!nearest || plan < *nearest) nearest = plan;
-  }
-  if (!nearest) return std::nullopt;
-  return found_of(space, nearest->second, *context.memo.find(nearest->second));
 }
 
 /// The fastest evaluated plans were not judged where a faster one was known; some of them are to be shown.
@@ -273,9 +221,14 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
     if (tight.best) round = std::move(tight);
   }
   if (!round.best) {
-    result.nearest = nearest_to_fit(context);
-    // The one that takes least memory was evaluated for want of another, and may be the answer.
-    if (result.nearest && result.nearest->evaluated.verdict == Verdict::fits) {
+    context.deadline = std::max(context.deadline,
+                                Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                   std::chrono::duration<double>(share_of_nearest * options.budget_s)));
+    const Nearest nearest = nearest_to_fit(context);
+    if (nearest.id) result.nearest = found_of(space, *nearest.id, *memo.find(*nearest.id));
+    result.nearest_proven = nearest.proven;
+    // The time was up before it was evaluated, and it may be the answer.
+    if (result.nearest && result.nearest->evaluated.verdict != Verdict::oom) {
       round = Round(context, limit).run();
       result.nearest.reset();
     }

@@ -115,7 +115,8 @@ struct SearchResult {
   std::vector<Found> judged;  ///< evaluated plans that fit, or tightly; fastest first
   /// Of these, no other is as good in time, device memory, GPUs and host memory at once.
   std::vector<Found> front;
-  std::optional<Found> nearest;  ///< where none fits: that lacks least
+  std::optional<Found> nearest;  ///< where none fits: that lacks least (planner/search/nearest.hpp)
+  bool nearest_proven = false;   ///< none lacks less
   std::vector<Exclusion> excluded;
   std::int64_t considered = 0;  ///< candidates of the space
   std::int64_t evaluated = 0;

@@ -124,6 +124,29 @@ TEST_F(Recommend, says_that_nothing_fits_and_what_lacks_least) {
   EXPECT_EQ(sum_of_counts(answer["excluded"]), answer["considered"].get<std::int64_t>());
 }
 
+// Experts over two GPUs and recomputation leave 262 GiB lacking, where one GPU's experts would lack 309.
+TEST_F(Recommend, names_the_plan_that_lacks_least_and_what_helps) {
+  const json answer = run_json({"recommend", "--model", "mixtral-8x7b", "--cluster", "2xh200", "--set",
+                                "engine=plimsoll", "--set", "sequence=4096"},
+                               4);
+  const json& nearest = answer["nearest"];
+  EXPECT_TRUE(nearest["proven"].get<bool>());
+  EXPECT_EQ(nearest["plan"]["expert_parallel"], 2);
+  EXPECT_EQ(nearest["plan"]["recompute"], "full");
+  EXPECT_THAT(nearest["what_helps"].get<std::string>(), testing::HasSubstr("plimsoll need"));
+}
+
+// A hint that cannot help is none.
+TEST_F(Recommend, promises_no_help_of_more_gpus_where_each_of_them_lacks) {
+  const auto hint = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"recommend", "--model", model.path(), "--cluster", "1xh100", "--seconds", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_json(arguments, 4)["nearest"]["what_helps"].get<std::string>();
+  };
+  EXPECT_THAT(hint({"--set", "sequence=100000000"}), testing::HasSubstr("A shorter sequence does."));
+  EXPECT_THAT(hint({"--set", "sequence=512", "--host-memory", "1 MiB"}), testing::HasSubstr("host memory of 1 MiB"));
+}
+
 TEST_F(Recommend, refuses_a_global_batch_that_no_plan_makes_and_names_the_nearest) {
   // (asked, stated micro-batch, multiple, nearest)
   for (const auto& [batch, set, of, nearest] :

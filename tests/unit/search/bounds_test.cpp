@@ -45,7 +45,9 @@ std::vector<std::string> random_sets(std::mt19937& random, bool mixture) {
       sets.push_back("zero.stage3_prefetch_bucket_size=" + pick<std::string>(random, {"0", "100000", "50000000"}));
       sets.push_back("zero.stage3_param_persistence_threshold=" + pick<std::string>(random, {"0", "100000"}));
     }
-    if (stage != "0") sets.push_back("offload.optimizer=" + pick<std::string>(random, {"none", "none", "cpu"}));
+    if (stage != "0") sets.push_back("offload.optimizer=" + pick<std::string>(random, {"none", "cpu", "nvme"}));
+    if (stage == "3" && sets.back() != "offload.optimizer=none")
+      sets.push_back("offload.parameters=" + pick<std::string>(random, {"none", "cpu", "nvme"}));
     if (mixture)
       sets.push_back("moe.implementation=" + pick<std::string>(random, {"grouped", "loop", "autoep"}));
     else if (stage != "3" && random() % 3 == 0)

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "planner/search/nearest.hpp"
 #include "planner/spec/write_plan.hpp"
 #include "tests/unit/search/small_space.hpp"
 
@@ -104,8 +105,8 @@ TEST(Search, names_as_nearest_what_lacks_least_on_the_gpu_or_on_the_host) {
       {"sequence=256", "zero.stage=2", "zero.reduce_bucket_size=1000000", "zero.allgather_bucket_size=1000000"});
   scenario.cluster.host_memory = Bytes(150 << 20);
   const auto lack = [&](const Evaluated& evaluated) {
-    return std::max(-(evaluated.margin / scenario.cluster.device.memory),
-                    evaluated.host_per_node / scenario.cluster.host_memory - 1);
+    return std::max(0.0, -(evaluated.margin / scenario.cluster.device.memory)) +
+           std::max(0.0, evaluated.host_per_node / scenario.cluster.host_memory - 1);
   };
   double least = std::numeric_limits<double>::infinity();
   const Evaluator note = [&](const Scenario& asked, double worth_s) {
@@ -118,8 +119,28 @@ TEST(Search, names_as_nearest_what_lacks_least_on_the_gpu_or_on_the_host) {
   const SearchResult result = search_plans(space, CountingEvaluator{nullptr}, options_for(scenario, false));
   ASSERT_TRUE(result.nearest);
   EXPECT_EQ(lack(result.nearest->evaluated), least);
+  EXPECT_TRUE(result.nearest_proven);
   EXPECT_GT(result.nearest->evaluated.margin.count, 0);  // it is the host that is short
   EXPECT_EQ(result.nearest->micro_batch, 1);
+}
+
+TEST(Search, names_the_very_nearest_of_a_whole_space) {
+  for (const auto& [gpus, experts, global_batch] : {std::tuple{1, 0, 4}, {2, 4, 8}}) {
+    const Scenario scenario =
+        small_scenario(small_model(512, 2, experts), small_cluster(gpus, 0.02), {"sequence=256", "zero.stage=3"});
+    double least = std::numeric_limits<double>::infinity();
+    const Evaluator note = [&](const Scenario& asked, double worth_s) {
+      const Evaluated evaluated = CountingEvaluator{nullptr}(asked, worth_s);
+      least = std::min(least, lack(evaluated, scenario.cluster));
+      return evaluated;
+    };
+    const Space space(scenario, global_batch);
+    ASSERT_FALSE(testing::evaluate_all(space, note).best);
+    const SearchResult result = search_plans(space, CountingEvaluator{nullptr}, options_for(scenario, false));
+    ASSERT_TRUE(result.nearest);
+    EXPECT_TRUE(result.nearest_proven);
+    EXPECT_EQ(lack(result.nearest->evaluated, scenario.cluster), least);
+  }
 }
 
 TEST(Search, admits_that_its_time_was_up) {
