@@ -13,7 +13,6 @@ namespace {
 
 constexpr auto compute = static_cast<std::size_t>(Lane::compute);
 constexpr auto copy_in = static_cast<std::size_t>(Lane::copy_in);
-constexpr auto exchange = static_cast<std::size_t>(Lane::exchange);
 
 }  // namespace
 
@@ -66,6 +65,7 @@ void EventLoop::reset(double sag) {
     state.lanes = {};
     state.next.fill(never);
     state.blocked_on.fill(none);
+    state.blocked = 0;
     state.at = 0;
     state.host_waits_for = -1;
     state.host_free = state.idle_since = state.idle = 0;
@@ -98,17 +98,24 @@ void EventLoop::run_host(std::size_t c) {
     const auto l = static_cast<std::size_t>(op.lane);
     LaneState& lane = state.lanes[l];
     const std::uint32_t outstanding = lane.issued - lane.head;
-    const bool full = op.what == PricedOp::What::device && outstanding >= depth_;
-    if (full || (op.what == PricedOp::What::host_sync && outstanding > 0)) {
-      state.host_waits_for = static_cast<int>(l);
-      break;
-    }
     if (op.what == PricedOp::What::host_sync) {
+      if (outstanding > 0) {
+        state.host_waits_for = static_cast<int>(l);
+        state.host_goes_on_at = 0;
+        break;
+      }
       const SimTime began = state.host_free;
       state.host_free = std::max(state.host_free, lane.free_at) + cost;
       note_host(c, op, state.host_free - began, lane.last);
       continue;
     }
+    if (outstanding >= depth_) {
+      state.host_waits_for = static_cast<int>(l);
+      state.host_goes_on_at = depth_ - like_next(state, std::max(1U, depth_ / 2));
+      break;
+    }
+    if (lane.issued >= depth_)
+      state.host_free = std::max(state.host_free, state.instances[program.lanes[l][lane.issued - depth_]].ended);
     state.host_free += cost;
     state.instances[state.at] = {state.host_free + latency_, not_ended, state.last_sync};
     if (outstanding == 0) woken |= 1U << l;
@@ -119,6 +126,16 @@ void EventLoop::run_host(std::size_t c) {
     refresh(state, l);
     disturbed_ = true;
   }
+}
+
+/// How many ops from the next one on are of one lane, as far as it matters: they can be issued together.
+std::uint32_t EventLoop::like_next(const ClassState& state, std::uint32_t most) const {
+  const PricedProgram& program = *state.ranks.priced;
+  const auto end = std::min<std::size_t>(state.at + most, program.order.size());
+  const Lane lane = program.of(state.at).lane;
+  std::uint32_t next = state.at + 1;
+  while (next < end && program.of(next).what == PricedOp::What::device && program.of(next).lane == lane) ++next;
+  return next - state.at;
 }
 
 void EventLoop::note_host(std::size_t c, const PricedOp& op, SimTime took, std::uint32_t waited_for) {
@@ -155,10 +172,14 @@ SimTime EventLoop::due_elsewhere(std::size_t c, std::size_t l) const {
 /// When the lane's head can start and what it will have waited for; never if that is not known yet.
 void EventLoop::refresh(ClassState& state, std::size_t l) {
   LaneState& lane = state.lanes[l];
-  state.blocked_on[l] = none;
+  if (state.blocked_on[l] != none) {
+    state.blocked_on[l] = none;
+    --state.blocked;
+  }
   if (lane.running || lane.arrived || lane.head >= lane.issued) return;
   const PricedProgram& program = *state.ranks.priced;
-  const std::uint32_t head = program.lanes[l][lane.head];
+  const std::uint32_t head = lane.instance = program.lanes[l][lane.head];
+  lane.op = &program.of(head);
   const Issued& issued = state.instances[head];
   SimTime at = lane.free_at + (lane.head > 0 ? gap_ : 0);
   lane.cause = lane.head > 0 ? Cause::lane : Cause::start;
@@ -173,6 +194,7 @@ void EventLoop::refresh(ClassState& state, std::size_t l) {
     const Issued& before = state.instances[from];
     if (before.ended == not_ended) {
       state.blocked_on[l] = from;
+      ++state.blocked;
       state.next[l] = never;
       return;
     }
@@ -205,7 +227,7 @@ void EventLoop::step(std::size_t c, std::size_t l) {
 
 void EventLoop::start(std::size_t c, std::size_t l) {
   ClassState& state = classes_[c];
-  const PricedOp& op = head_of(state, l);
+  const PricedOp& op = *state.lanes[l].op;
   if (state.on_device++ == 0) state.idle += now_ - state.idle_since;
   state.lanes[l].started = now_;
   if (op.collective) return meet(c, l, op);
@@ -231,7 +253,7 @@ void EventLoop::meet(std::size_t c, std::size_t l, const PricedOp& op) {
       peer.waited_for = lane.waited_for;
     }
     peer.started = now_;
-    begin(classes_[i], j, head_of(classes_[i], j));
+    begin(classes_[i], j, *peer.op);
     classes_[i].flows_changed = true;
   }
   for (const auto& member : meeting) {
@@ -255,10 +277,11 @@ void EventLoop::begin(ClassState& state, std::size_t l, const PricedOp& op) {
 void EventLoop::finish(std::size_t c, std::size_t l) {
   ClassState& state = classes_[c];
   LaneState& lane = state.lanes[l];
-  const std::uint32_t instance = state.ranks.priced->lanes[l][lane.head];
-  const PricedOp& op = state.ranks.priced->of(instance);
-  state.instances[instance].ended = now_;
-  lane.last = state.instances[instance].mark = static_cast<std::uint32_t>(timeline_.ops.size());
+  const std::uint32_t instance = lane.instance;
+  const PricedOp& op = *lane.op;
+  Issued& issued = state.instances[instance];
+  issued.ended = now_;
+  lane.last = issued.mark = static_cast<std::uint32_t>(timeline_.ops.size());
   timeline_.ops.push_back({op.op, static_cast<std::uint16_t>(c), static_cast<Lane>(l), lane.cause, op.share,
                            lane.waited_for, lane.started, now_});
   lane.running = false;
@@ -272,24 +295,15 @@ void EventLoop::finish(std::size_t c, std::size_t l) {
   }
   if (op.collective || state.resident > 0 || l == copy_in) set_rates(state);
   refresh(state, l);
-  for (std::size_t j = 0; j < lanes_on_device; ++j) {
+  for (std::size_t j = 0; state.blocked > 0 && j < lanes_on_device; ++j) {
     if (state.blocked_on[j] != instance) continue;
     refresh(state, j);
     disturbed_ = true;
   }
-  if (state.host_waits_for == static_cast<int>(l)) {
-    // A full queue has room again: the host goes on from here.  A sync takes the lane's end itself.
-    const PricedOp& next = state.ranks.priced->of(state.at);
-    if (next.what == PricedOp::What::device) state.host_free = std::max(state.host_free, now_);
-    if (next.what == PricedOp::What::device || lane.head == lane.issued) run_host(c);
-  }
+  if (state.host_waits_for == static_cast<int>(l) && lane.issued - lane.head <= state.host_goes_on_at) run_host(c);
 }
 
 // ---- rates ----
-
-const PricedOp& EventLoop::head_of(const ClassState& state, std::size_t l) const {
-  return state.ranks.priced->of(state.ranks.priced->lanes[l][state.lanes[l].head]);
-}
 
 /// Rates of what runs now: fair shares of each tier, and compute beside resident collectives.
 void EventLoop::set_rates(ClassState& state) {
@@ -297,12 +311,14 @@ void EventLoop::set_rates(ClassState& state) {
   if (std::exchange(state.flows_changed, false)) solve_shares(state);
   std::array<const PricedOp*, lanes_on_device> running{};
   const PricedOp* computing = nullptr;
+  bool exchanging = false;
   for (std::size_t l = 0; l < lanes_on_device; ++l) {
     if (!state.lanes[l].running) continue;
-    running[l] = &head_of(state, l);
+    running[l] = state.lanes[l].op;
     if (!computing && !running[l]->collective) computing = running[l];
+    // An exchange may run on any lane: DeepSpeed's are on the one that computes.
+    exchanging = exchanging || (running[l]->collective && running[l]->share == Share::all_to_all);
   }
-  const bool exchanging = running[exchange] != nullptr && running[exchange]->collective;
   const bool beside_copy =
       running[copy_in] != nullptr && running[compute] != nullptr && Prices::memory_bound(running[compute]->kind);
   for (std::size_t l = 0; l < lanes_on_device; ++l) {
@@ -322,9 +338,9 @@ void EventLoop::solve_shares(ClassState& state) {
   std::array<std::size_t, lanes_on_device> flows{};
   std::size_t n = 0;
   for (std::size_t l = 0; l < lanes_on_device; ++l) {
-    if (!state.lanes[l].running || !head_of(state, l).collective) continue;
+    if (!state.lanes[l].running || !state.lanes[l].op->collective) continue;
     flows[n] = l;
-    demands[n++] = &state.ranks.priced->demands[head_of(state, l).demand];
+    demands[n++] = &state.ranks.priced->demands[state.lanes[l].op->demand];
   }
   std::array<double, lanes_on_device> shares{};
   if (n > 0) fair_rates({demands.data(), n}, {shares.data(), n});
@@ -373,7 +389,7 @@ void EventLoop::note_unfinished(const ClassState& state) {
   for (std::size_t l = 0; l < lanes_on_device; ++l) {
     const LaneState& lane = state.lanes[l];
     if (lane.head >= lane.issued) continue;
-    const PricedOp& head = head_of(state, l);
+    const PricedOp& head = *lane.op;
     const std::uint32_t blocked_on = state.blocked_on[l];
     const std::string what = blocked_on != none ? named(priced.of(blocked_on)) : missing_at(head.group);
     timeline_.unfinished.push_back(fmt::format("{}: {} waits for {}", state.ranks.name, named(head), what));

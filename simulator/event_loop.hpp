@@ -6,6 +6,9 @@
 // compute is stretched while a collective is resident, collectives on one tier share it max-min fairly.  Events are taken in
 // order of (time, class, lane), durations are rounded once.
 //
+// A full queue has room for an op as soon as the one that is a queue's depth before it on its lane has ended; ops that only wait
+// for such room are issued many at a time, as all that their lane needs is that it never runs dry before they are.
+//
 // Cost: a lane goes on by itself until another's event is due; who is next is looked for only where events elsewhere may have
 // changed, among the lanes of one class and the earliest of each other.  Shares are solved anew when a collective begins or
 // ends.
@@ -45,6 +48,8 @@ class EventLoop {
 
   struct LaneState {
     std::uint32_t head = 0, issued = 0;  ///< into the program's list of the lane
+    const PricedOp* op = nullptr;        ///< the head's, where it is issued
+    std::uint32_t instance = none;       ///< likewise
     std::uint32_t waited_for = none, last = none;
     Cause cause = Cause::start;
     bool running = false;
@@ -65,11 +70,13 @@ class EventLoop {
     std::array<SimTime, lanes_on_device> next;  ///< event of each lane
     /// Of each lane: the instance whose end the head waits for.
     std::array<std::uint32_t, lanes_on_device> blocked_on;
+    int blocked = 0;           ///< lanes whose head waits for an end
     SimTime earliest = never;  ///< of these
     std::size_t earliest_lane = 0;
     std::vector<Issued> instances;
-    std::uint32_t at = 0;     ///< next instance that the host issues
-    int host_waits_for = -1;  ///< lane
+    std::uint32_t at = 0;               ///< next instance that the host issues
+    int host_waits_for = -1;            ///< lane
+    std::uint32_t host_goes_on_at = 0;  ///< as soon as so few ops of that lane are issued and have not ended
     SimTime host_free = 0;
     std::uint32_t last_sync = none;
     int resident = 0;            ///< collectives running or arrived
@@ -80,6 +87,7 @@ class EventLoop {
 
   void reset(double sag);
   void run_host(std::size_t c);
+  std::uint32_t like_next(const ClassState& state, std::uint32_t most) const;
   void note_host(std::size_t c, const PricedOp& op, SimTime took, std::uint32_t waited_for);
   void refresh(ClassState& state, std::size_t l);
   void find_earliest(ClassState& state);
@@ -89,7 +97,6 @@ class EventLoop {
   void meet(std::size_t c, std::size_t l, const PricedOp& op);
   void begin(ClassState& state, std::size_t l, const PricedOp& op);
   void finish(std::size_t c, std::size_t l);
-  const PricedOp& head_of(const ClassState& state, std::size_t l) const;
   void set_rates(ClassState& state);
   void solve_shares(ClassState& state);
   void set_rate(ClassState& state, std::size_t l, double rate);

@@ -27,11 +27,10 @@ class Summary {
   Summary(Timeline& timeline, SimTime kernel_gap) : timeline_(timeline), kernel_gap_(kernel_gap) {}
 
   void run(int tell_of) {
-    std::uint32_t last = none;
-    for (std::uint32_t i = 0; i < timeline_.ops.size(); ++i) {
-      if (last == none || timeline_.ops[i].end > timeline_.ops[last].end) last = i;
-    }
-    if (last == none) return;
+    if (timeline_.ops.empty()) return;
+    const auto ends_later = [](const TimedOp& a, const TimedOp& b) { return a.end < b.end; };
+    const auto latest = std::max_element(timeline_.ops.begin(), timeline_.ops.end(), ends_later);
+    const auto last = static_cast<std::uint32_t>(latest - timeline_.ops.begin());
     timeline_.told = tell_of < 0 ? timeline_.ops[last].class_index : static_cast<std::uint16_t>(tell_of);
     account(timeline_.ops[last].end);
     follow_path(last);

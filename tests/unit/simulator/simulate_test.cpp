@@ -146,6 +146,17 @@ TEST_F(SimulateTest, AnExchangeStretchesComputeMoreAndIsStretchedByIt) {
   EXPECT_EQ(run().step_time, 16 * us);
 }
 
+// DeepSpeed exchanges on the lane that computes: what runs on other lanes meanwhile is stretched as beside any exchange.
+TEST_F(SimulateTest, AnExchangeOnTheComputeLaneStretchesAsAnExchange) {
+  calibration_.interference.factor["small"] = 2;
+  calibration_.interference.exchange_factor["small"] = 4;
+  calibration_.interference.collective_factor = 1;
+  collective(4, Lane::compute, CollectiveKind::all_to_all);
+  compute(10, Lane::copy_out);
+  // 4 us beside it do 1 us of work; 9 are left.
+  EXPECT_EQ(run().step_time, 13 * us);
+}
+
 // A collective starts when the last rank has arrived.
 TEST_F(SimulateTest, AStragglerMakesItsPeersWait) {
   compute(10);
