@@ -10,7 +10,7 @@
 namespace plimsoll {
 namespace {
 
-constexpr double highest_rate = 1e18;
+constexpr double lowest_rate = 1e6, highest_rate = 1e18;  // as those of a cluster
 constexpr double longest_s = 1e3;
 constexpr const char* this_format = "plimsoll-calibration/1";
 
@@ -79,7 +79,7 @@ class CalibrationReader {
     if (const auto value = r.number(key, 0, longest_s / unit)) into = *value * unit;
   }
   static void rate(ObjectReader& r, const char* key, double& into) {
-    if (const auto value = r.number(key, 1, highest_rate)) into = *value;
+    if (const auto value = r.number(key, lowest_rate, highest_rate)) into = *value;
   }
   /// Nothing stands in for a rate that its rule is about.
   static void required_rate(ObjectReader& r, const char* key, double& into) {

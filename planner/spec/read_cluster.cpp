@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::int64_t most_devices_per_node = 1024;
 constexpr std::int64_t most_nics_per_node = 1024;
-constexpr double highest_rate = 1e18;  // bytes or operations per second
+// Bytes or operations per second; at less a step would take longer than simulated time can be told, 106 days.
+constexpr double lowest_rate = 1e6, highest_rate = 1e18;
 constexpr double longest_latency_s = 10;
 
 // "989 TFLOP/s": the prefixes are those of bytes per second.
@@ -65,8 +66,8 @@ class ClusterReader {
 
   // A value with its unit; `example` shows how one is written.
   template <class Parse>
-  auto quantity(ObjectReader& reader, std::string_view key, Parse parse, const char* example, double max,
-                bool may_be_zero = false) -> decltype(parse(std::string_view())) {
+  auto quantity(ObjectReader& reader, std::string_view key, Parse parse, const char* example, double min, double max)
+      -> decltype(parse(std::string_view())) {
     const Node* node = reader.find(key);
     if (node == nullptr || node->is_null()) return std::nullopt;
     places_[node->pointer()] = node->place();
@@ -78,24 +79,25 @@ class ClusterReader {
       return std::nullopt;
     }
     const auto count = static_cast<double>(value->count);
-    if (count > max || (count == 0 && !may_be_zero)) {
-      reader.report(
-          Severity::error, key, "range",
-          fmt::format("{} is {}, which is {}", node->pointer(), node->source(), count > 0 ? "too much" : "nothing"));
+    if (count > max || count < min) {
+      const char* wrong = count > max ? "too much" : count > 0 ? "too little" : "nothing";
+      reader.report(Severity::error, key, "range",
+                    fmt::format("{} is {}, which is {}", node->pointer(), node->source(), wrong));
       return std::nullopt;
     }
     return value;
   }
 
   void bytes(ObjectReader& reader, std::string_view key, Bytes& into) {
-    const auto value = quantity(reader, key, parse_bytes, "80 GiB", static_cast<double>(limits::bytes));
+    const auto value = quantity(reader, key, parse_bytes, "80 GiB", 1, static_cast<double>(limits::bytes));
     if (value) into = *value;
   }
   void rate(ObjectReader& reader, std::string_view key, BytesPerSecond& into) {
-    if (const auto value = quantity(reader, key, parse_bytes_per_second, "400 GB/s", highest_rate)) into = *value;
+    if (const auto value = quantity(reader, key, parse_bytes_per_second, "400 GB/s", lowest_rate, highest_rate))
+      into = *value;
   }
   void flops(ObjectReader& reader, std::string_view key, double& into) {
-    const auto value = quantity(reader, key, parse_flops_per_second, "989 TFLOP/s", highest_rate);
+    const auto value = quantity(reader, key, parse_flops_per_second, "989 TFLOP/s", lowest_rate, highest_rate);
     if (value) into = value->count;
   }
 
@@ -180,7 +182,7 @@ void ClusterReader::read_device() {
 
 void ClusterReader::read_link(ObjectReader& reader, LinkSpec& link) {
   rate(reader, "bandwidth", link.bandwidth);
-  if (const auto latency = quantity(reader, "latency", parse_seconds, "25 us", longest_latency_s, true)) {
+  if (const auto latency = quantity(reader, "latency", parse_seconds, "25 us", 0, longest_latency_s)) {
     link.latency = *latency;
   }
 }

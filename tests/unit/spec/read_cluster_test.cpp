@@ -170,6 +170,14 @@ TEST(ReadCluster, RefusesNumbersWithoutAUnit) {
   EXPECT_THAT(cluster.diagnostics()[0].help, HasSubstr("400 GB/s"));
 }
 
+// At a byte a second a step would take longer than simulated time can be told.
+TEST(ReadCluster, RefusesRatesThatNoLinkHas) {
+  const auto cluster = read(R"({"device": "h100", "nvlink": {"bandwidth": "1 B/s"}})");
+  ASSERT_FALSE(cluster);
+  EXPECT_THAT(codes(cluster), ElementsAre("cluster.range"));
+  EXPECT_THAT(cluster.diagnostics()[0].message, HasSubstr("/nvlink/bandwidth is \"1 B/s\", which is too little"));
+}
+
 TEST(ReadCluster, CollectsAllErrorsWithTheirPlaces) {
   const auto cluster =
       read("{\"device\": \"h1000\",\n \"nodes\": 0,\n \"netwrok\": {},\n \"nvlink\": {\"bandwidth\": \"0 GB/s\"}}");
