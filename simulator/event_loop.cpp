@@ -169,25 +169,22 @@ SimTime EventLoop::due_elsewhere(std::size_t c, std::size_t l) const {
   return due;
 }
 
-/// When the lane's head can start and what it will have waited for; never if that is not known yet.
+/// When the lane's head can start and what it will have waited for; never if that is not known yet.  The lane is idle.
 void EventLoop::refresh(ClassState& state, std::size_t l) {
   LaneState& lane = state.lanes[l];
-  if (state.blocked_on[l] != none) {
-    state.blocked_on[l] = none;
-    --state.blocked;
-  }
-  if (lane.running || lane.arrived || lane.head >= lane.issued) return;
+  if (lane.head >= lane.issued) return;
   const PricedProgram& program = *state.ranks.priced;
-  const std::uint32_t head = lane.instance = program.lanes[l][lane.head];
-  lane.op = &program.of(head);
+  const std::uint32_t head = program.lanes[l][lane.head];
   const Issued& issued = state.instances[head];
-  SimTime at = lane.free_at + (lane.head > 0 ? gap_ : 0);
-  lane.cause = lane.head > 0 ? Cause::lane : Cause::start;
-  lane.waited_for = lane.last;
+  lane.instance = head;
+  lane.op = &program.of(head);
+  SimTime at = lane.head > 0 ? lane.free_at + gap_ : lane.free_at;
+  Cause cause = lane.head > 0 ? Cause::lane : Cause::start;
+  std::uint32_t waited_for = lane.last;
   if (issued.at > at) {
     at = issued.at;
-    lane.cause = Cause::host;
-    lane.waited_for = issued.mark;
+    cause = Cause::host;
+    waited_for = issued.mark;
   }
   for (std::uint32_t e = program.first_edge[head]; e < program.first_edge[head + 1]; ++e) {
     const std::uint32_t from = program.edges[e];
@@ -195,15 +192,16 @@ void EventLoop::refresh(ClassState& state, std::size_t l) {
     if (before.ended == not_ended) {
       state.blocked_on[l] = from;
       ++state.blocked;
-      state.next[l] = never;
       return;
     }
     if (before.ended > at) {
       at = before.ended;
-      lane.cause = Cause::edge;
-      lane.waited_for = before.mark;
+      cause = Cause::edge;
+      waited_for = before.mark;
     }
   }
+  lane.cause = cause;
+  lane.waited_for = waited_for;
   state.next[l] = std::max(now_, at);
 }
 
@@ -297,6 +295,8 @@ void EventLoop::finish(std::size_t c, std::size_t l) {
   refresh(state, l);
   for (std::size_t j = 0; state.blocked > 0 && j < lanes_on_device; ++j) {
     if (state.blocked_on[j] != instance) continue;
+    state.blocked_on[j] = none;
+    --state.blocked;
     refresh(state, j);
     disturbed_ = true;
   }

@@ -144,7 +144,7 @@ TEST_F(Recommend, promises_no_help_of_more_gpus_where_each_of_them_lacks) {
     return run_json(arguments, 4)["nearest"]["what_helps"].get<std::string>();
   };
   EXPECT_THAT(hint({"--set", "sequence=100000000"}), testing::HasSubstr("A shorter sequence does."));
-  EXPECT_THAT(hint({"--set", "sequence=512", "--host-memory", "1 MiB"}), testing::HasSubstr("host memory of 1 MiB"));
+  EXPECT_THAT(hint({"--set", "sequence=512", "--host-memory", "1 MiB"}), testing::HasSubstr("host memory of 1.00 MiB"));
 }
 
 TEST_F(Recommend, refuses_a_global_batch_that_no_plan_makes_and_names_the_nearest) {
