@@ -2,12 +2,36 @@
 #include "planner/cli/simulated.hpp"
 
 #include <algorithm>
+#include <string_view>
 
 namespace plimsoll {
 
 namespace {
 
-constexpr double measured_kernel_error = 0.03, assumed_kernel_error = 0.15;
+constexpr double measured_kernel_error = 0.03, assumed_error = 0.15;
+
+bool is_beyond_measurements(Evidence evidence) {
+  return evidence == Evidence::extrapolated || evidence == Evidence::assumed;
+}
+
+bool is_collective(std::string_view name) {
+  constexpr CollectiveKind kinds[] = {CollectiveKind::all_gather, CollectiveKind::reduce_scatter,
+                                      CollectiveKind::all_reduce, CollectiveKind::all_to_all,
+                                      CollectiveKind::broadcast};
+  return std::any_of(std::begin(kinds), std::end(kinds), [&](CollectiveKind kind) { return name == name_of(kind); });
+}
+
+/// Collectives whose curve is of another number of ranks, or published, may be faster, which shortens at most what waits for
+/// them, or slower, which adds at most their whole time.
+void widen_by_collectives(SimulatedStep& step) {
+  for (const auto& [name, use] : step.kernels) {
+    const auto exposed = step.timeline.exposed.find(name);
+    if (!is_collective(name)) continue;
+    if (exposed != step.timeline.exposed.end()) step.low_s -= assumed_error * to_seconds(exposed->second);
+    step.high_s += assumed_error * to_seconds(use.busy);
+  }
+  step.low_s = std::max(0.0, step.low_s);
+}
 
 std::map<std::string, KernelUse> by_kind(const StepProgram& program, const Timeline& timeline) {
   std::map<std::string, KernelUse> result;
@@ -35,11 +59,12 @@ SimulatedStep simulated(const StepProgram& program, const ClusterSpec& cluster, 
   options.stragglers = stragglers;
   options.tell_of = tell_of;
   step.timeline = simulate_step(program, cluster, calibration, options);
+  const bool widens = is_beyond_measurements(step.timeline.evidence);  // the collectives', so far
   step.timeline.evidence = std::max(step.timeline.evidence, calibration.gemm.provenance.evidence);
   step.calibration = calibration.name;
   step.step_time_s = to_seconds(step.timeline.step_time);
   const double error =
-      calibration.gemm.provenance.evidence == Evidence::assumed ? assumed_kernel_error : measured_kernel_error;
+      calibration.gemm.provenance.evidence == Evidence::assumed ? assumed_error : measured_kernel_error;
   const double spread = calibration.host.spread;
   const auto bound = [&](double host, double kernel) {
     options.host_factor = host;
@@ -55,6 +80,7 @@ SimulatedStep simulated(const StepProgram& program, const ClusterSpec& cluster, 
   if (cluster.device.bf16_flops_per_s > 0) step.mfu = flops_per_s / cluster.device.bf16_flops_per_s;
   step.idle_share = static_cast<double>(step.timeline.idle) / static_cast<double>(step.timeline.step_time);
   step.kernels = by_kind(program, step.timeline);
+  if (widens) widen_by_collectives(step);
   return step;
 }
 

@@ -23,7 +23,8 @@ struct SimulatedStep {
 };
 
 /// The interval spans the spread of hosts (all host costs scaled by 1 -+ spread) and 3 % of kernel times (15 % where prices
-/// are assumed): the same program simulated with both bounds.
+/// are assumed): the same program simulated with both bounds.  Where curves of collectives are of other groups, or published,
+/// by 15 % of their time, too.
 /// @param tell_of as in SimulateOptions
 SimulatedStep simulated(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration,
                         const std::map<int, double>& stragglers = {}, int tell_of = -1);
