@@ -67,7 +67,7 @@ void fill_holes(Calibration& calibration, const ClusterSpec& cluster, const std:
   const std::size_t priced = calibration.kernels.size();
   calibration.kernels.insert(published.kernels.begin(), published.kernels.end());
   if (const std::size_t missing = calibration.kernels.size() - priced; missing > 0)
-    holes.push_back(fmt::format("{} of the kernels", missing));
+    holes.push_back(fmt::format("price for {} kinds of kernels", missing));
   if (calibration.collectives.empty()) holes.emplace_back("collectives");
   if (holes.empty()) return;
   diagnostics.push_back({Severity::warning,
@@ -86,13 +86,13 @@ Result<Calibration> load_calibration(std::string_view file_or_preset, const Clus
     const auto preset = find_preset("calibrations", asked);
     auto result = read_file(preset ? preset->string() : asked, asked);
     if (result && result->device != cluster.device.name) {
-      result.diagnostics().push_back(
-          {Severity::warning,
-           "calibration.device",
-           {},
-           fmt::format("the calibration {} is of a {}, the cluster has {}", asked, result->device, cluster.device.name),
-           {},
-           "its times are those of another device"});
+      result.diagnostics().push_back({Severity::warning,
+                                      "calibration.device",
+                                      {},
+                                      fmt::format("the calibration {} is of device {}, the cluster has {}", asked,
+                                                  result->device, cluster.device.name),
+                                      {},
+                                      "its times are those of another device"});
     }
     if (result) fill_holes(*result, cluster, asked, result.diagnostics());
     return result;
