@@ -7,49 +7,72 @@ namespace {
 constexpr Bytes mebibytes(double count) { return Bytes(static_cast<std::int64_t>(count * (1 << 20))); }
 constexpr Bytes megabytes(std::int64_t count) { return Bytes(count * 1'000'000); }
 
-// Dense models under plain PyTorch read 1324.9 or 1326.9, with grouped GEMM 1330.9 or 1332.9; under DeepSpeed the grouped
-// GEMM adds 2.  What is left over of the driver's 2 MiB pages is not told apart.
-constexpr Bytes context_and_kernels = mebibytes(1324.875);
-constexpr Bytes grouped_kernels = mebibytes(2);
-constexpr Bytes grouped_kernels_plain = mebibytes(6);
-constexpr Bytes deepspeed_code = mebibytes(200);
-constexpr Bytes offload_streams = mebibytes(18);
-constexpr Bytes expert_groups = mebibytes(12);
-
 constexpr Bytes channel_direction = mebibytes(12);
 constexpr int ring_channels_nvlink = 24;
 constexpr int ring_channels_pcie = 4;  // assumed: NCCL lays two rings, both ways, where there is no NVLink
 constexpr int exchange_channels = 32;
-constexpr Bytes exchange_one_peer = mebibytes(154);  // measured; NCCL's arithmetic says at most 384
-// Read off from plimsoll-run's communicators as they are taken and given back.  Why a ring takes more than PyTorch's 288 is not
-// known; 60 of the exchange's stay when it is given back.
-constexpr Bytes runtime_context = mebibytes(923);
-constexpr Bytes runtime_ring = mebibytes(484);
-constexpr Bytes runtime_exchange_one_peer = mebibytes(640);
 constexpr Bytes network_pool = mebibytes(256);
+constexpr Bytes offload_streams = mebibytes(18);
+constexpr Bytes expert_groups = mebibytes(12);
 
-Bytes exchange_memory(const DeviceUse& use) {
+/// What a process takes on an H200.
+struct Constants {
+  Bytes context;            ///< the CUDA context and loaded kernels
+  Bytes code;               ///< further code and streams of the engine
+  Bytes grouped_kernels;    ///< more, with grouped GEMMs
+  Bytes ring;               ///< a communicator that has run a ring collective over NVLink
+  Bytes exchange_one_peer;  ///< one that has run an all-to-all with one peer; NCCL's arithmetic says at most 384
+  Bytes product_workspace;  ///< of cuBLASLt, outside the pool
+  Bytes beyond;             ///< how much more was measured, at most
+};
+
+// Dense models under plain PyTorch read 1324.9 or 1326.9, with grouped GEMM 1330.9 or 1332.9; under DeepSpeed the grouped
+// GEMM adds 2.  What is left over of the driver's 2 MiB pages is not told apart.
+constexpr Constants pytorch{
+    mebibytes(1324.875), Bytes(0), mebibytes(6), Bytes(channel_direction.count* ring_channels_nvlink),
+    mebibytes(154),      Bytes(0), Bytes(0)};
+constexpr Constants deepspeed{pytorch.context,           mebibytes(200), mebibytes(2), pytorch.ring,
+                              pytorch.exchange_one_peer, Bytes(0),       Bytes(0)};
+// Read off from its communicators as they are taken and given back.  Why a ring takes more than PyTorch's 288 is not known; 60 of
+// the exchange's stay when it is given back.
+constexpr Constants plimsoll_run{mebibytes(923), Bytes(0),      Bytes(0),     mebibytes(484),
+                                 mebibytes(640), mebibytes(32), mebibytes(21)};
+
+const Constants& constants_of(Software software) {
+  switch (software) {
+    case Software::pytorch: return pytorch;
+    case Software::deepspeed: return deepspeed;
+    case Software::plimsoll_run: return plimsoll_run;
+  }
+  return pytorch;
+}
+
+Bytes exchange_memory(const ProcessUse& use) {
   if (use.exchange_peers_in_node == 0 && !use.exchange_crosses_nodes) return Bytes(0);
-  Bytes memory = use.exchange_crosses_nodes ? network_pool : Bytes(0);
-  if (use.exchange_peers_in_node == 1 && use.nvlink)
-    return memory + (use.reference_runtime ? runtime_exchange_one_peer : exchange_one_peer);
+  const Bytes memory = use.exchange_crosses_nodes ? network_pool : Bytes(0);
+  if (use.exchange_peers_in_node == 1 && use.nvlink) return memory + constants_of(use.software).exchange_one_peer;
   const int channels = use.nvlink ? exchange_channels : ring_channels_pcie;
   return memory + channel_direction * (std::int64_t{channels} * use.exchange_peers_in_node);
 }
 
 }  // namespace
 
-OutsideFramework outside_framework(const DeviceUse& use) {
+Bytes attention_workspace(const AttentionSizes& sizes) {
+  const std::int64_t sums = sizes.tokens * sizes.q_heads, wide = sums * sizes.head_dim;
+  return Bytes(sums == 0 ? 0 : 4 * wide + (sizes.kv_heads < sizes.q_heads ? 2 * 2 * wide : 0) + 4 * sums + 256);
+}
+
+OutsideFramework outside_framework(const ProcessUse& use) {
+  const Constants& process = constants_of(use.software);
   OutsideFramework outside;
-  outside.context = use.reference_runtime ? runtime_context : context_and_kernels;
-  if (use.deepspeed) outside.libraries += deepspeed_code;
-  if (use.grouped_gemm && !use.reference_runtime)
-    outside.libraries += use.deepspeed ? grouped_kernels : grouped_kernels_plain;
+  outside.context = process.context;
+  outside.libraries = process.code + process.product_workspace + attention_workspace(use.attention);
+  if (use.grouped_gemm) outside.libraries += process.grouped_kernels;
   if (use.offload) outside.libraries += offload_streams;
   if (use.moe_groups && use.world_size > 1) outside.nccl += expert_groups;
-  const int channels = use.nvlink ? ring_channels_nvlink : ring_channels_pcie;
-  const Bytes ring = use.reference_runtime && use.nvlink ? runtime_ring : channel_direction * std::int64_t{channels};
+  const Bytes ring = use.nvlink ? process.ring : channel_direction * std::int64_t{ring_channels_pcie};
   outside.nccl += ring * std::int64_t{use.ring_communicators} + exchange_memory(use);
+  outside.beyond = process.beyond;
   outside.evidence = use.measured_device && use.world_size <= 2 ? Evidence::measured : Evidence::assumed;
   return outside;
 }

@@ -12,7 +12,8 @@
 //   one GPU                  923              the context, kernels of cuBLASLt, cuDNN, CUTLASS, NCCL
 //   two GPUs                 + 484 for each communicator: one a group of ranks and lane; as threads and as processes alike
 //   expert parallelism       + 640 for the communicator of an all-to-all with one peer
-//   workspaces               + 106 ... 180, by the attention's shape: left out
+//   workspaces               + 32 of cuBLASLt, + what cuDNN asks for attention backward, to the byte in six shapes (below)
+//   left over                + 7 ... 21 in seven runs: scratch of its own kernels, kernels loaded for a shape
 //
 // Beyond two GPUs, and on other devices, NCCL's own arithmetic (2.28.9, transport/p2p.cc): a channel in one direction takes
 // 10 MiB where it receives and 2 MiB where it sends; rings have 24 channels over NVLink, all-to-all 32 for every peer in the
@@ -26,22 +27,35 @@
 
 namespace plimsoll {
 
+/// Whose process it is.
+enum class Software : std::uint8_t { pytorch, deepspeed, plimsoll_run };
+
+/// Of a job's attention, on one rank.
+struct AttentionSizes {
+  std::int64_t tokens = 0;  ///< of a micro-batch
+  std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;
+};
+
 /// What of a job decides about the device memory outside the framework's pool.
-struct DeviceUse {
+struct ProcessUse {
+  Software software = Software::pytorch;
   bool measured_device = false;  ///< an H200
   bool nvlink = true;            ///< GPUs of a node reach each other's memory over NVLink
   int world_size = 1;
-  bool deepspeed = false;
-  bool reference_runtime = false;  ///< plimsoll-run
   bool grouped_gemm = false;
   bool offload = false;
   bool moe_groups = false;              ///< the engine keeps process groups for experts
   int ring_communicators = 0;           ///< that have run a ring collective
   int exchange_peers_in_node = 0;       ///< of the all-to-all group, without the rank itself; 0: no all-to-all
   bool exchange_crosses_nodes = false;  ///< the all-to-all group spans nodes
+  AttentionSizes attention;             ///< plimsoll-run only: PyTorch takes workspaces from its pool
 };
 
-OutsideFramework outside_framework(const DeviceUse& use);
+/// What cuDNN's attention backward asks for: dQ in fp32, N A d x 4 B; where query heads share keys dK and dV of every query head
+/// in 16 bits, as much again; sums of rows, N A x 4 B.  As its get_workspace_size said (9.19, causal, bf16).
+Bytes attention_workspace(const AttentionSizes& sizes);
+
+OutsideFramework outside_framework(const ProcessUse& use);
 
 /// What of a job decides about the process's own host memory.
 struct HostUse {

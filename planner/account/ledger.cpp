@@ -44,7 +44,8 @@ Reach alternatives(const RankProgram& program, const MemoryEvents& events, const
               {central.job_reserved_peak, central.job_reserved_peak}};
   if (!context.bistable) return reach;
   const auto with = [&](Bytes hole, bool workspaces, int lag) {
-    Replay replay = replay_allocator(program, events, {context.rules, 3, hole, workspaces, lag});
+    Replay replay = replay_allocator(
+        program, events, {.rules = context.rules, .hole = hole, .workspaces_first = workspaces, .gather_lag = lag});
     reach.include(replay);
     return replay;
   };
@@ -63,11 +64,15 @@ Reach alternatives(const RankProgram& program, const MemoryEvents& events, const
   return reach;
 }
 
-/// One block holds every buffer from construction to the end.
-void reserve_arena(const RankProgram& program, Replay& replay) {
-  const Bytes arena = plan_arena(program).size;
-  replay.reserved_peak = replay.job_reserved_peak = arena;
-  for (PhaseMemory& phase : replay.phases) phase.reserved_end = phase.reserved_peak = arena;
+Replay replay_job(const RankProgram& program, const MemoryEvents& events, const LedgerContext& context) {
+  Replay replay = replay_allocator(program, events, {.rules = context.rules});
+  if (!context.in_arena) return replay;
+  // One block holds every buffer from construction to the end.
+  const ArenaPlan arena = plan_arena(program);
+  replay.reserved_peak = replay.job_reserved_peak = arena.size;
+  replay.alive_in_arena = arena.least;
+  for (PhaseMemory& phase : replay.phases) phase.reserved_end = phase.reserved_peak = arena.size;
+  return replay;
 }
 
 Bytes scaled(Bytes value, double factor) {
@@ -143,7 +148,7 @@ void judge_device(Ledger& ledger, const RankProgram& program, const MemoryEvents
     ledger.gpu_verdict = Verdict::oom;
     return;
   }
-  ReplayOptions bounded{context.rules, 3, Bytes(0), false, 0};
+  ReplayOptions bounded{.rules = context.rules};
   bounded.rules.capacity = std::max(Bytes(0), context.capacity - context.outside.total());
   const Replay replay = replay_allocator(program, events, bounded);
   if (!replay.out_of_memory) return;
@@ -156,13 +161,16 @@ void judge_device(Ledger& ledger, const RankProgram& program, const MemoryEvents
 
 }  // namespace
 
+Replay replay_job(const RankProgram& program, const LedgerContext& context) {
+  return replay_job(program, MemoryEvents(program), context);
+}
+
 Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
   Ledger ledger;
   ledger.capacity = context.capacity;
   ledger.outside = context.outside;
   const MemoryEvents events(program);
-  ledger.replay = replay_allocator(program, events, {context.rules, 3, Bytes(0), false, 0});
-  if (context.in_arena) reserve_arena(program, ledger.replay);
+  ledger.replay = replay_job(program, events, context);
   const Reach reach = alternatives(program, events, context, ledger.replay);
   const Replay& replay = ledger.replay;
   const Bytes outside = context.outside.total();
@@ -175,13 +183,14 @@ Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
   ledger.reserved_peak = {
       replay.reserved_peak, {below(reach.reserved.low), above(reach.reserved.high)}, context.reserved_evidence};
   const Evidence device = std::max(context.reserved_evidence, context.outside.evidence);
-  ledger.device_peak = {replay.reserved_peak + outside,
-                        {ledger.reserved_peak.interval.low + outside, ledger.reserved_peak.interval.high + outside},
-                        device};
+  const auto on_device = [&](Interval reserved) {
+    return Interval{reserved.low + outside, reserved.high + outside + context.outside.beyond};
+  };
+  ledger.device_peak = {replay.reserved_peak + outside, on_device(ledger.reserved_peak.interval), device};
   const bool in_step = is_step(replay.job_peak_phase);
   const Interval job{in_step ? below(reach.job.low) : reach.job.low,
                      std::max(in_step ? above(reach.job.high) : reach.job.high, ledger.reserved_peak.interval.high)};
-  ledger.job_device_peak = {replay.job_reserved_peak + outside, {job.low + outside, job.high + outside}, device};
+  ledger.job_device_peak = {replay.job_reserved_peak + outside, on_device(job), device};
   ledger.peak_phase = replay.peak_phase;
   ledger.job_peak_phase = replay.job_peak_phase;
   judge_device(ledger, program, events, context);

@@ -29,7 +29,8 @@ struct Figure {
 struct OutsideFramework {
   Bytes context;    ///< CUDA context, loaded modules
   Bytes nccl;       ///< communicators and their channels
-  Bytes libraries;  ///< engine's further code and streams
+  Bytes libraries;  ///< engine's further code and streams; workspaces that its libraries take outside the pool
+  Bytes beyond;     ///< how much more was measured than all this, at most; of intervals only
   Evidence evidence = Evidence::assumed;
   Bytes total() const { return context + nccl + libraries; }
 };
@@ -78,6 +79,10 @@ struct Ledger {
   Bytes host_per_node, host_capacity;
   std::map<std::string, Bytes> host_categories;  ///< at the node's peak
 };
+
+/// What the job of one rank reserves and holds, as its engine takes memory: by the caching allocator, or (context.in_arena) in one
+/// arena laid out beforehand.  The one answer to "what is reserved"; a first alternative of what the plan does not fix.
+Replay replay_job(const RankProgram& program, const LedgerContext& context);
 
 Ledger make_ledger(const RankProgram& program, const LedgerContext& context);
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,9 @@ struct PhaseMemory {
 
 /// How the replay is started and how late frees are; alternatives of what the plan does not fix.
 struct ReplayOptions {
-  AllocatorRules rules;
+  AllocatorRules rules{};
   int steady_steps = 3;
-  Bytes hole;                     ///< a free block of this size in the pool before anything else
+  Bytes hole{};                   ///< a free block of this size in the pool before anything else
   bool workspaces_first = false;  ///< GEMM workspaces are in the pool from an earlier run of the process
   int gather_lag = 0;  ///< a freed block of a side stream returns to its pool this many allocations of it later
 };
@@ -42,8 +43,9 @@ struct Replay {
   Bytes allocated_peak;  ///< over a steady step
   Bytes reserved_peak;   ///< over a steady step
   Bytes job_reserved_peak;
-  Bytes resident;    ///< allocated when a steady step ends
-  OpId peak_op = 0;  ///< in the steady step
+  std::optional<Bytes> alive_in_arena;  ///< of an arena, which then is what is reserved: the highest sum of live blocks
+  Bytes resident;                       ///< allocated when a steady step ends
+  OpId peak_op = 0;                     ///< in the steady step
   std::string peak_phase, job_peak_phase;
   std::array<Bytes, category_count> categories_at_peak{};  ///< of 512-rounded sizes
   Bytes slack_at_peak;  ///< allocated_peak minus the categories: remainders of blocks that were not split

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 
 #include "planner/base/format.hpp"
 #include "planner/cli/commands.hpp"
@@ -78,6 +79,10 @@ void print_figures(const Ledger& ledger) {
   row(fmt::format("device peak of the job ({})", ledger.job_peak_phase), ledger.job_device_peak);
   table.row({"resident between steps", gibibytes(ledger.replay.resident)});
   print(fmt::format("\n{}", table.text(2)));
+  const std::optional<Bytes> alive = ledger.replay.alive_in_arena;
+  if (alive && *alive < ledger.reserved_peak.value)
+    print(fmt::format("  arena {} GiB, of which {} are alive at the peak\n", gibibytes(ledger.reserved_peak.value),
+                      gibibytes(*alive)));
 }
 
 void print_phases(const Ledger& ledger) {

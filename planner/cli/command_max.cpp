@@ -1,5 +1,9 @@
 // plimsoll max: how large may micro_batch or sequence be?  Doubling until it no longer fits, then bisection, each step on the
 // ledger itself; the answer is a value that fits whose successor does not.
+//
+// An arena is up to a few percent larger than what is alive at its peak, now more, now less, so that a value may fit though a
+// smaller one does not.  What is alive only grows: so for engine plimsoll the two steps find the largest value whose tensors
+// alone fit, and from there down the first whose arena does.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -34,32 +38,44 @@ class Maximum {
 
   /// The largest value that fits; 0 if none does.
   std::int64_t search() {
+    const bool in_arena = scenario_.plan.engine == Engine::plimsoll;
+    const auto may_fit = [&](std::int64_t value) { return in_arena ? !fit_at(value).by_tensors : fits(value); };
+    std::int64_t largest = largest_that(may_fit);
+    while (in_arena && largest > 0 && !fits(largest)) --largest;
+    return largest;
+  }
+
+ private:
+  /// @param holds true up to some value and false beyond it
+  template <class Holds>
+  std::int64_t largest_that(Holds holds) const {
     std::int64_t low = 0, high = 1;
-    while (fits(high)) {
+    while (holds(high)) {
       low = high;
       if (high == bound()) return high;
       high = std::min(2 * high, bound());
     }
     while (high - low > 1) {
       const std::int64_t middle = low + (high - low) / 2;
-      (fits(middle) ? low : high) = middle;
+      (holds(middle) ? low : high) = middle;
     }
     return low;
   }
 
- private:
   std::int64_t bound() const {
     const std::int64_t other = micro_batch_ ? scenario_.plan.sequence : scenario_.plan.micro_batch;
     return std::min(micro_batch_ ? limits::micro_batch : limits::sequence,
                     std::max<std::int64_t>(1, limits::tokens / other));
   }
 
-  bool fits(std::int64_t value) {
+  /// A value that the rules refuse is beyond the device as well.
+  Fit fit_at(std::int64_t value) {
     progress_.step(fmt::format("{} = {}", micro_batch_ ? "micro_batch" : "sequence", value));
     const Scenario scenario = with(value);
-    if (!is_legal({scenario.plan, &scenario.model, &scenario.cluster})) return false;
-    return fit_of(scenario).verdict != Verdict::oom;
+    if (!is_legal({scenario.plan, &scenario.model, &scenario.cluster})) return {Verdict::oom, Bytes(0), true};
+    return fit_of(scenario);
   }
+  bool fits(std::int64_t value) { return fit_at(value).verdict != Verdict::oom; }
 
   Scenario scenario_;
   bool micro_batch_;

@@ -97,11 +97,11 @@ void print_message(const OomMessage& message) {
         "More than that is reserved and unused: the pool is fragmented, and expandable_segments=true may be enough.\n");
 }
 
-void print_candidates(const std::vector<OomCandidate>& candidates) {
+/// @param known the whole scenario was given
+void print_candidates(const std::vector<OomCandidate>& candidates, bool known) {
   if (candidates.empty()) {
-    print(
-        "No tensor of the step has this size. With --model, --cluster and --plan, or --parameters and --gpus, more are "
-        "known.\n");
+    print(fmt::format("No tensor of the step has this size.{}\n",
+                      known ? "" : " With --model, --cluster and --plan, or --parameters and --gpus, more are known."));
     return;
   }
   print("\n");
@@ -141,7 +141,7 @@ int decode_message(const OomOptions& options) {
     return exit_code::ok;
   }
   print_message(*message);
-  print_candidates(candidates);
+  print_candidates(candidates, evaluation.has_value());
   if (evaluation) {
     const Ledger& ledger = evaluation->ledger;
     print(fmt::format("\nThe ledger: {}, {} of {} on the device\n", name_of(ledger.verdict),

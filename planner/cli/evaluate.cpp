@@ -95,8 +95,7 @@ std::vector<std::string> add_other_ranks(const Scenario& scenario, StepProgram& 
 std::size_t hottest_class(const StepProgram& program, const LedgerContext& context) {
   if (program.classes.size() == 1) return 0;
   const auto key = [&](const RankClass& ranks) {
-    const Bytes peak = replay_allocator(ranks.program, {context.rules, 3, Bytes(0), false, 0}).job_reserved_peak;
-    return std::pair(peak, -ranks.example_rank);
+    return std::pair(replay_job(ranks.program, context).job_reserved_peak, -ranks.example_rank);
   };
   std::size_t best = 0;
   auto most = key(program.classes.front());
@@ -148,7 +147,7 @@ Evaluation evaluate(Scenario scenario, RankChoice choice, bool bistable) {
 Fit fit_of(const Scenario& scenario) {
   const LedgerContext context = ledger_context(scenario);
   const auto beyond = [&](Bytes least) {
-    return Fit{Verdict::oom, context.capacity - (least + context.outside.total())};
+    return Fit{Verdict::oom, context.capacity - (least + context.outside.total()), true};
   };
   const PlanBounds bounds(scenario.model, scenario.cluster, published_peaks(scenario.cluster.device), scenario.plan);
   const Fit by_bound = beyond(bounds.device_memory(scenario.plan.micro_batch));
@@ -157,7 +156,7 @@ Fit fit_of(const Scenario& scenario) {
   const Fit by_sizes = beyond(peak_of_sizes(one.rank_program()));
   if (by_sizes.margin.count < 0) return by_sizes;
   const Ledger ledger = evaluate(scenario, {}, false).ledger;
-  return {ledger.verdict, ledger.margin};
+  return {ledger.verdict, ledger.margin, false};
 }
 
 }  // namespace plimsoll

@@ -55,6 +55,7 @@ Evaluation evaluate(Scenario scenario, RankChoice choice = {}, bool bistable = t
 struct Fit {
   Verdict verdict = Verdict::oom;
   Bytes margin;  ///< the ledger's; where closed forms or the live tensors alone are beyond the device: at most this
+  bool by_tensors = false;  ///< they are, so that what holds more of them does not fit either
 };
 Fit fit_of(const Scenario& scenario);
 

@@ -107,6 +107,11 @@ void add_gpu(Makers& makers, const Evaluation& evaluation) {
   };
   makers["gpu.reserved_peak_bytes"] = [&](ExplainedNumber& number) {
     number.value = ledger.reserved_peak.value.count;
+    if (const std::optional<Bytes> alive = ledger.replay.alive_in_arena) {
+      number.formula = "one arena, laid out beforehand: what is alive at its peak, and what the placement loses";
+      number.terms = {part("alive at the peak", *alive), part("between buffers", ledger.reserved_peak.value - *alive)};
+      return;
+    }
     number.formula = "segments of the caching allocator, replayed on the program's own allocations and frees";
     number.terms = {part("allocated peak", ledger.allocated_peak.value),
                     part("free blocks of its segments", ledger.reserved_peak.value - ledger.allocated_peak.value)};
@@ -139,9 +144,10 @@ void add_outside(Makers& makers, const Ledger& ledger) {
       number.terms = {part(what, bytes)};
     };
   };
-  constant("context", ledger.outside.context, "CUDA context and the kernels that PyTorch loads");
+  constant("context", ledger.outside.context, "CUDA context and the kernels that are loaded");
   constant("nccl", ledger.outside.nccl, "channels of the communicators that have run a collective");
-  constant("libraries", ledger.outside.libraries, "further code and streams of the engine");
+  constant("libraries", ledger.outside.libraries,
+           "further code and streams of the engine, workspaces outside its pool");
   makers["margin_bytes"] = [&](ExplainedNumber& number) {
     number.value = ledger.margin.count;
     number.formula = "capacity - device peak of the job";

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "planner/base/format.hpp"
 #include "planner/cli/measured_figures.hpp"
@@ -198,15 +199,40 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
+/// Of rows with one id the first counts.
+void leave_out_repeated(MeasuredTable& table) {
+  std::map<std::string, Place> first;
+  std::vector<MeasuredRow> rows;
+  for (MeasuredRow& row : table.rows) {
+    const auto [known, added] = first.try_emplace(row.id, row.place);
+    if (added) {
+      rows.push_back(std::move(row));
+      continue;
+    }
+    Diagnostic diagnostic;
+    diagnostic.code = "table.repeated";
+    diagnostic.place = row.place;
+    diagnostic.message = fmt::format("row {}: another row has this id; it is left out", row.id);
+    diagnostic.notes.push_back({known->second, "the row that counts"});
+    table.unanswered.push_back({row.id, "another row has this id"});
+    table.diagnostics.push_back(std::move(diagnostic));
+  }
+  table.rows = std::move(rows);
+}
+
 }  // namespace
 
 MeasuredTable read_measured_table(const std::shared_ptr<const SourceFile>& file) {
-  if (ends_with(file->name, ".csv")) return read_measured_csv(file);
   MeasuredTable table;
-  table.file = file;
-  const auto document = parse_document(file);
-  table.diagnostics = document.diagnostics();
-  if (document) TableReader(table, *document).read();
+  if (ends_with(file->name, ".csv")) {
+    table = read_measured_csv(file);
+  } else {
+    table.file = file;
+    const auto document = parse_document(file);
+    table.diagnostics = document.diagnostics();
+    if (document) TableReader(table, *document).read();
+  }
+  leave_out_repeated(table);
   return table;
 }
 

@@ -65,7 +65,7 @@ struct MeasuredTable {
 };
 
 /// Reads a table; what is wrong with a row or a figure is a located diagnostic, and the rest is read all the same.
-/// Errors: table.form, .empty, .missing, .type, .unit, .order, .unknown, .csv, and those of the JSON reader.
+/// Errors: table.form, .empty, .missing, .type, .unit, .order, .unknown, .repeated, .csv, and those of the JSON reader.
 MeasuredTable read_measured_table(const std::shared_ptr<const SourceFile>& file);
 
 /// The same for CSV (RFC 4180).

@@ -79,7 +79,7 @@ class Scanner {
     std::size_t unit_at = at;
     while (unit_at < text_.size() && text_[unit_at] == ' ') ++unit_at;
     const Unit* unit = unit_of(unit_at);
-    if (unit == nullptr && !bare) return std::nullopt;
+    if (unit == nullptr && (!bare || is_longer_than_a_unit(unit_at))) return std::nullopt;
     const Unit bytes{"bytes", 1, 0};
     if (unit != nullptr) at = unit_at + unit->name.size();
     const Unit& used = unit != nullptr ? *unit : bytes;
@@ -120,6 +120,13 @@ class Scanner {
       }
     }
     return at;
+  }
+
+  /// "GiBlah": no unit, but no word of the sentence either.
+  bool is_longer_than_a_unit(std::size_t at) const {
+    return std::any_of(units.begin(), units.end(), [&](const Unit& unit) {
+      return unit.name.size() > 1 && text_.substr(at, unit.name.size()) == unit.name;
+    });
   }
 
   const Unit* unit_of(std::size_t at) const {

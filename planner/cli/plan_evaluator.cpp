@@ -343,10 +343,8 @@ Outline layers_outline(Shortened& shortened, const Calibration& calibration) {
 /// allocator would reserve, by what it reserves for short models.  These fragment otherwise than the whole (of 50 plans near a
 /// GPU's capacity that figure alone was 34 % below to 37 % above the truth), so that it is not trusted alone.
 Bytes expected_to_fit(const RankProgram& few, const RankProgram& more, double times, const LedgerContext& context) {
-  const auto reserved = [&](const RankProgram& program) {
-    return replay_allocator(program, {context.rules, 3, Bytes(0), false, 0}).job_reserved_peak;
-  };
-  const Bytes in_few = reserved(few), in_more = reserved(more);
+  const Bytes in_few = replay_job(few, context).job_reserved_peak;
+  const Bytes in_more = replay_job(more, context).job_reserved_peak;
   const double of_steps = static_cast<double>(in_few.count) + static_cast<double>((in_more - in_few).count) * times;
   const double on_device = of_steps + static_cast<double>(context.outside.total().count);
   const Bytes of_allocator(static_cast<std::int64_t>(on_device / (1 - tight_share)));

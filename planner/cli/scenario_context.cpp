@@ -56,14 +56,28 @@ int ring_communicators(const Scenario& scenario) {
   return one_more ? 6 : 5;
 }
 
-DeviceUse device_use(const Scenario& scenario) {
+/// plimsoll-run's, of the layer whose backward asks for most.
+AttentionSizes attention_sizes(const Scenario& scenario) {
+  AttentionSizes most;
+  for (const LayerSpec& layer : scenario.model.layers) {
+    const AttentionSizes sizes{scenario.plan.micro_batch * scenario.plan.sequence, layer.attention.q_heads,
+                               layer.attention.kv_heads, layer.attention.head_dim};
+    if (attention_workspace(sizes) > attention_workspace(most)) most = sizes;
+  }
+  return most;
+}
+
+ProcessUse process_use(const Scenario& scenario) {
   const Plan& plan = scenario.plan;
-  DeviceUse use;
+  ProcessUse use;
   use.measured_device = scenario.cluster.device.name == "h200";
-  use.reference_runtime = plan.engine == Engine::plimsoll;
+  if (plan.engine == Engine::deepspeed) use.software = Software::deepspeed;
+  if (plan.engine == Engine::plimsoll) {
+    use.software = Software::plimsoll_run;
+    use.attention = attention_sizes(scenario);
+  }
   use.nvlink = scenario.cluster.in_node.tier == Tier::nvlink;
   use.world_size = plan.world_size;
-  use.deepspeed = plan.engine == Engine::deepspeed;
   use.grouped_gemm = uses(scenario, MoeImplementation::grouped);
   use.offload = plan.offload.optimizer != OffloadDevice::none || plan.offload.parameters != OffloadDevice::none;
   use.moe_groups = plan.engine == Engine::deepspeed && has_expert_groups(scenario);
@@ -126,7 +140,7 @@ LedgerContext ledger_context(const Scenario& scenario) {
   LedgerContext context;
   context.capacity = scenario.cluster.device.memory;
   context.rules.expandable_segments = plan.expandable_segments;
-  context.outside = outside_framework(device_use(scenario));
+  context.outside = outside_framework(process_use(scenario));
   context.in_arena = plan.engine == Engine::plimsoll;
   context.allocated_evidence = allocated_evidence(scenario);
   if (plan.engine == Engine::ddp || plan.engine == Engine::fsdp2) context.unknown = LedgerContext::Unknown::past;

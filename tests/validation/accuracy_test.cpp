@@ -184,7 +184,8 @@ TEST(Accuracy, OfPairsOfModelAndPlanMeasuredAfterwards) {
   }
 }
 
-// plimsoll-run on two GPUs.  Its arena is the ledger's, to the byte; device memory asked within 2 %: what is off are workspaces.
+// plimsoll-run on two GPUs.  Its arena is the ledger's, to the byte; device memory lies in its interval, 21 MiB wide: what is off
+// are scratch of its own kernels and kernels loaded for a shape.
 // Time asked within 5 %: with experts exchanged, routers that send one rank more than the other make steps longer than balanced
 // ones, which are predicted; how much more differs from run to run (the same plan's medians in two sessions: 100.6 and 102.1 ms).
 TEST(Accuracy, OfTheReferenceRuntime) {
@@ -193,10 +194,11 @@ TEST(Accuracy, OfTheReferenceRuntime) {
   ASSERT_EQ(runs.rows.size(), 21U);
   for (const Comparison& row : runs.rows) {
     const double allowed = row.figure == "reserved_peak"               ? 0
-                           : row.figure == "device_peak"               ? 0.01
+                           : row.figure == "device_peak"               ? 0.0005
                            : row.id.find("-ep2-") == std::string::npos ? 0.05
                                                                        : 0.14;
     EXPECT_LE(std::abs(row.error), allowed) << row.id << " " << row.figure;
+    EXPECT_TRUE(row.within().value_or(true)) << row.id << " " << row.figure;
   }
 }
 

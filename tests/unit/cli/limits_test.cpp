@@ -55,11 +55,22 @@ TEST_P(Limits, TheSmallestChangeFits) {
   EXPECT_NE(change["verdict"], "oom");
 }
 
+// An arena is now more, now less larger than what is alive at its peak: a longer sequence might fit where a shorter one does not.
+TEST(LimitsOfAnArena, NoLargerValueFits) {
+  const Setting setting{"mixtral-8x7b", "16xh200", {"engine=plimsoll", "micro_batch=3"}};
+  const std::int64_t value = run_json({"max", "sequence", "--model", setting.model, "--cluster", setting.cluster,
+                                       "--set", setting.sets[0], "--set", setting.sets[1]})["value"];
+  EXPECT_NE(verdict(setting, {fmt::format("sequence={}", value)}), "oom");
+  for (std::int64_t more = 1; more <= value / 100; more += 3)
+    EXPECT_EQ(verdict(setting, {fmt::format("sequence={}", value + more)}), "oom") << value << " + " << more;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Models, Limits,
     testing::Values(Setting{"llama-3.1-8b", "8xh100", {"zero.stage=3"}},
                     Setting{"llama-3.2-1b", "2xh200", {"engine=fsdp2"}},
                     Setting{"llama-3.2-3b", "1xh200", {"engine=ddp", "precision=bf16_autocast"}},
+                    Setting{"mixtral-8x7b", "16xh200", {"engine=plimsoll"}},
                     Setting{"olmoe-1b-7b", "8xh200", {"zero.stage=1", "recompute=full"}},
                     Setting{"qwen2.5-7b", "8xh100", {"zero.stage=3", R"(trainable={"lora": {"rank": 16}})"}}));
 

@@ -69,6 +69,18 @@ TEST(MeasuredTable, MixedUnitsAreToldAtTheValueAndTheRestIsKept) {
   EXPECT_THAT(figures(table.rows[2]), ElementsAre("device_peak"));
 }
 
+TEST(MeasuredTable, OfRowsWithOneIdTheFirstCounts) {
+  const std::string peak = R"({"allocated_peak_bytes": 20000000})", other = R"({"allocated_peak_bytes": 30000000})";
+  const MeasuredTable table =
+      read_measured_table(source("[" + row("a", peak) + "," + row("b", peak) + "," + row("a", other) + "]"));
+  EXPECT_THAT(codes(table), ElementsAre("table.repeated /2"));
+  ASSERT_EQ(table.diagnostics[0].notes.size(), 1U);
+  EXPECT_EQ(table.diagnostics[0].notes[0].place.pointer, "/0");
+  ASSERT_EQ(table.rows.size(), 2U);
+  EXPECT_EQ(table.rows[0].measurements[0].value, 20000000);
+  ASSERT_EQ(table.unanswered.size(), 1U);
+}
+
 TEST(MeasuredTable, MissingColumnsAreTold) {
   const MeasuredTable table = read_measured_table(
       source(R"({"rows": [{"id": "x", "measured": {"allocated_peak_bytes": 20000000}}, 7, {"id": "y"}]})"));

@@ -166,5 +166,23 @@ TEST(Oom, LatentAttentionHasNoQueryProjection) {
     EXPECT_EQ(candidate["tensor"].get<std::string>().find("query or output projection"), std::string::npos);
 }
 
+TEST(Oom, AWordThatOnlyBeginsLikeAUnitIsNone) {
+  for (const char* message : {"5 GiBlah", "CUDA out of memory. Tried to allocate 12.94 GiBs of it"}) {
+    const test::ProgramRun run = test::run({"oom", message});
+    EXPECT_EQ(run.code, 1) << message;
+    EXPECT_NE(run.err.find("oom.none"), std::string::npos) << run.err;
+  }
+  EXPECT_EQ(test::run({"oom", "you tried to allocate 1024 because"}).code, 0);
+}
+
+TEST(Oom, AdvisesNoInputThatWasGiven) {
+  const std::string message = "Tried to allocate 1.23 GiB";
+  EXPECT_NE(test::run({"oom", message}).out.find("With --model"), std::string::npos);
+  const TemporaryFile model(test::small_model);
+  const std::string known = test::run({"oom", message, "--model", model.path(), "--cluster", "1xh200"}).out;
+  EXPECT_NE(known.find("No tensor of the step"), std::string::npos) << known;
+  EXPECT_EQ(known.find("With --model"), std::string::npos) << known;
+}
+
 }  // namespace
 }  // namespace plimsoll
