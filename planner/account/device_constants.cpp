@@ -12,8 +12,9 @@ constexpr int ring_channels_nvlink = 24;
 constexpr int ring_channels_pcie = 4;  // assumed: NCCL lays two rings, both ways, where there is no NVLink
 constexpr int exchange_channels = 32;
 constexpr Bytes network_pool = mebibytes(256);
-constexpr Bytes offload_streams = mebibytes(18);
 constexpr Bytes expert_groups = mebibytes(12);
+constexpr Bytes cudnn_kernels =
+    mebibytes(18);  // attention in memory, or of head sizes that cuDNN does not take, is without
 
 /// What a process takes on an H200.
 struct Constants {
@@ -66,15 +67,20 @@ OutsideFramework outside_framework(const ProcessUse& use) {
   const Constants& process = constants_of(use.software);
   OutsideFramework outside;
   outside.context = process.context;
+  if (!use.cudnn_attention && use.software != Software::plimsoll_run) outside.context -= cudnn_kernels;
   outside.libraries = process.code + process.product_workspace + attention_workspace(use.attention);
   if (use.grouped_gemm) outside.libraries += process.grouped_kernels;
-  if (use.offload) outside.libraries += offload_streams;
   if (use.moe_groups && use.world_size > 1) outside.nccl += expert_groups;
   const Bytes ring = use.nvlink ? process.ring : channel_direction * std::int64_t{ring_channels_pcie};
   outside.nccl += ring * std::int64_t{use.ring_communicators} + exchange_memory(use);
   outside.beyond = process.beyond;
   outside.evidence = use.measured_device && use.world_size <= 2 ? Evidence::measured : Evidence::assumed;
   return outside;
+}
+
+Bytes pinned_page_tables(Bytes pinned) {
+  constexpr std::int64_t entry = 8, host_page = 4096, device_page = 2 << 20;
+  return Bytes(pinned.count / host_page * entry / device_page * device_page);
 }
 
 std::map<std::string, Bytes> host_base(const HostUse& use) {

@@ -3,10 +3,12 @@
 //
 // Measured on one and two H200 (PyTorch 2.11 + CUDA 13.0, NCCL 2.28.9, DeepSpeed 0.19.8), total minus free memory after the
 // steps minus the allocator's reserved bytes; in MiB:
-//   plain PyTorch, one GPU   1324.9 ... 1332.9    more with grouped GEMM kernels loaded
+//   plain PyTorch, one GPU   1324.9 ... 1332.9    more with grouped GEMM kernels loaded; 18 less without cuDNN's attention
 //   FSDP2, two GPUs          1612.9 ... 1618.9    + 288 for a communicator that has run a ring collective
 //   DeepSpeed stage 3        1812.9               + 200 of code and streams
-//   DeepSpeed stages 0-2     2100.9               + one more communicator: a clone of the world group
+//   DeepSpeed stages 0-2     2100.9               + one more communicator: a clone of the world group (so too stage 3 in
+//                                                 fp16, or of a model that was not built under zero.Init)
+//   pinned host memory       + 18 ... 20 for 10 and 11 GB, 0 for less than 1 GB: an entry of 8 bytes a page of 4 KiB
 //   expert parallelism       2976.9 ... 3418.9    + 12, + up to four communicators, + 154 for all-to-all with one peer
 // and of plimsoll-run on the same machine, less its arena:
 //   one GPU                  923              the context, kernels of cuBLASLt, cuDNN, CUTLASS, NCCL
@@ -43,7 +45,7 @@ struct ProcessUse {
   bool nvlink = true;            ///< GPUs of a node reach each other's memory over NVLink
   int world_size = 1;
   bool grouped_gemm = false;
-  bool offload = false;
+  bool cudnn_attention = false;
   bool moe_groups = false;              ///< the engine keeps process groups for experts
   int ring_communicators = 0;           ///< that have run a ring collective
   int exchange_peers_in_node = 0;       ///< of the all-to-all group, without the rank itself; 0: no all-to-all
@@ -56,6 +58,9 @@ struct ProcessUse {
 Bytes attention_workspace(const AttentionSizes& sizes);
 
 OutsideFramework outside_framework(const ProcessUse& use);
+
+/// The device's tables for pinned host memory, in whole pages of the device.
+Bytes pinned_page_tables(Bytes pinned);
 
 /// What of a job decides about the process's own host memory.
 struct HostUse {

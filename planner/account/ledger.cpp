@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "planner/account/arena.hpp"
+#include "planner/account/device_constants.hpp"
 #include "planner/account/memory_events.hpp"
 #include "planner/account/tight.hpp"
 
@@ -79,6 +80,12 @@ Bytes scaled(Bytes value, double factor) {
   return Bytes(static_cast<std::int64_t>(static_cast<double>(value.count) * factor));
 }
 
+Bytes highest_pinned(const Replay& replay) {
+  Bytes highest;
+  for (const PhaseMemory& phase : replay.phases) highest = std::max(highest, phase.host_pinned_at_peak);
+  return highest;
+}
+
 void account_host(Ledger& ledger, const LedgerContext& context) {
   Bytes highest;
   Bytes base;
@@ -149,7 +156,7 @@ void judge_device(Ledger& ledger, const RankProgram& program, const MemoryEvents
     return;
   }
   ReplayOptions bounded{.rules = context.rules};
-  bounded.rules.capacity = std::max(Bytes(0), context.capacity - context.outside.total());
+  bounded.rules.capacity = std::max(Bytes(0), context.capacity - ledger.outside.total());
   const Replay replay = replay_allocator(program, events, bounded);
   if (!replay.out_of_memory) return;
   ledger.gpu_verdict = Verdict::oom;
@@ -171,9 +178,10 @@ Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
   ledger.outside = context.outside;
   const MemoryEvents events(program);
   ledger.replay = replay_job(program, events, context);
+  ledger.outside.libraries += pinned_page_tables(highest_pinned(ledger.replay));
   const Reach reach = alternatives(program, events, context, ledger.replay);
   const Replay& replay = ledger.replay;
-  const Bytes outside = context.outside.total();
+  const Bytes outside = ledger.outside.total();
   const auto above = [&](Bytes value) { return scaled(value, 1 + context.reserved_margin); };
   const auto below = [&](Bytes value) { return scaled(value, 1 - context.reserved_margin_below); };
   ledger.allocated_peak = {replay.allocated_peak,

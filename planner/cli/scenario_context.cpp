@@ -32,6 +32,13 @@ bool has_expert_groups(const Scenario& scenario) {
   return uses(scenario, MoeImplementation::native) || uses(scenario, MoeImplementation::autoep);
 }
 
+/// PyTorch's sdpa takes cuDNN's kernel on Hopper for heads of a multiple of 8.
+bool uses_cudnn_attention(const Scenario& scenario) {
+  const std::vector<LayerSpec>& layers = scenario.model.layers;
+  return scenario.plan.attention == AttentionImplementation::sdpa && !layers.empty() &&
+         layers.front().attention.head_dim % 8 == 0;
+}
+
 /// plimsoll-run's: reductions, the gradient norm and, at stage 3, gathers have a lane each; experts sharded over fewer ranks
 /// than all have communicators of their own on each lane but the norm's (stages 1 and 2 gather on that one).
 int ring_communicators_of_the_runtime(const Plan& plan) {
@@ -50,7 +57,10 @@ int ring_communicators(const Scenario& scenario) {
     case Engine::plimsoll: return ring_communicators_of_the_runtime(plan);
     case Engine::deepspeed: break;
   }
-  if (!has_expert_groups(scenario)) return plan.zero.stage == 3 ? 1 : 2;
+  // Under zero.Init parameters keep the world group, and so do their gradients and norms; fp16's check of overflow does not.
+  const bool world_only = plan.zero.stage == 3 && plan.precision != Precision::fp16 &&
+                          (plan.construction == Construction::zero_init || plan.construction == Construction::meta);
+  if (!has_expert_groups(scenario)) return world_only ? 1 : 2;
   const bool drops = plan.moe.implementation != MoeImplementation::native || plan.moe.drop_tokens;
   const bool one_more = plan.expert_parallel > 1 && (plan.zero.stage == 0 || plan.zero.stage == 3 || !drops);
   return one_more ? 6 : 5;
@@ -79,7 +89,7 @@ ProcessUse process_use(const Scenario& scenario) {
   use.nvlink = scenario.cluster.in_node.tier == Tier::nvlink;
   use.world_size = plan.world_size;
   use.grouped_gemm = uses(scenario, MoeImplementation::grouped);
-  use.offload = plan.offload.optimizer != OffloadDevice::none || plan.offload.parameters != OffloadDevice::none;
+  use.cudnn_attention = uses_cudnn_attention(scenario);
   use.moe_groups = plan.engine == Engine::deepspeed && has_expert_groups(scenario);
   use.ring_communicators = ring_communicators(scenario);
   if (plan.expert_parallel > 1) {

@@ -152,16 +152,14 @@ void Optimizer::make_swap_buffers() {
   }
 }
 
+// A master of the part's own type and place is a clone of it, too: the engine, which would take the part itself then,
+// compares its device with a string, and they never are equal.
 void Optimizer::make_master(SubGroup& group) {
   if (group.master) return;
   Scoped category(trace_.category, Category::master_weights);
   const DType dtype = master_dtype();
   const Tensor& part = parameters_[group.parameters.front()].shard;
   const Shape shape = flat_shape(group.elements);
-  if (plan().offload.optimizer == OffloadDevice::none && part.dtype == dtype && !trace_.on_host(part)) {
-    group.master = part.view_as(shape);  // the part itself is the master
-    return;
-  }
   const auto make = [&](const char* name) {
     return group.on_host ? trace_.host_empty(shape, dtype, name, Category::master_weights, false)
                          : trace_.empty(shape, dtype, name);
