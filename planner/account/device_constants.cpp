@@ -13,8 +13,7 @@ constexpr int ring_channels_pcie = 4;  // assumed: NCCL lays two rings, both way
 constexpr int exchange_channels = 32;
 constexpr Bytes network_pool = mebibytes(256);
 constexpr Bytes expert_groups = mebibytes(12);
-constexpr Bytes cudnn_kernels =
-    mebibytes(18);  // attention in memory, or of head sizes that cuDNN does not take, is without
+constexpr Bytes cudnn_kernels = mebibytes(18);  // attention with scores in memory, or of other head sizes, is without
 
 /// What a process takes on an H200.
 struct Constants {

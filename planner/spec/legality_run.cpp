@@ -20,6 +20,11 @@ constexpr Severity error = Severity::error;
 bool is(const RuleInput& in, Engine engine) { return in.plan.engine == engine; }
 bool is_deepspeed(const RuleInput& in) { return is(in, Engine::deepspeed); }
 bool is_16_bit(const Plan& plan) { return plan.precision == Precision::bf16 || plan.precision == Precision::fp16; }
+bool has_experts(const RuleInput& in) {
+  if (!in.plan.moe.num_experts.empty()) return true;
+  return in.model != nullptr && std::any_of(in.model->layers.begin(), in.model->layers.end(),
+                                            [](const LayerSpec& layer) { return layer.moe.has_value(); });
+}
 bool offloads_optimizer(const Plan& plan) { return plan.offload.optimizer != OffloadDevice::none; }
 bool is_cpu_optimizer(OptimizerImplementation implementation) {
   return implementation == OptimizerImplementation::deepspeed_cpu ||
@@ -156,11 +161,27 @@ constexpr Rule engine[] = {
        say(in, d, "/precision", fmt::format("bf16_autocast under engine {} is not built yet", name_of(in.plan.engine)),
            "use bf16, or engine ddp");
      }},
-    {"plan.unsupported", error, "deepspeed, plimsoll", "any", "nothing computes it yet",
-     [](const RuleInput& in) { return in.plan.compile && (is_deepspeed(in) || is(in, Engine::plimsoll)); },
+    {"plan.unsupported", error, "plimsoll", "any", "its kernels are its own",
+     [](const RuleInput& in) { return in.plan.compile && is(in, Engine::plimsoll); },
      [](const RuleInput& in, Diagnostic& d) {
-       say(in, d, "/compile", fmt::format("compiled layers under engine {} are not built yet", name_of(in.plan.engine)),
-           "compile false, or engine fsdp2 or ddp");
+       say(in, d, "/compile", "engine plimsoll has no compiled layers: its kernels are fused already", "compile false");
+     }},
+    {"plan.unsupported", error, "deepspeed", "0.19.8", "measured: hooks break the graph at every module of a layer",
+     [](const RuleInput& in) { return in.plan.compile && is_deepspeed(in) && in.plan.zero.stage == 3; },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/compile",
+           "compiled layers at ZeRO stage 3 are not built: its hooks cut each layer into pieces that are compiled one "
+           "by one",
+           "compile false, zero.stage 2 or below, or engine fsdp2");
+     }},
+    {"plan.unsupported", error, "ddp, fsdp2, deepspeed", "any", "measured with Hugging Face's grouped experts",
+     [](const RuleInput& in) {
+       return in.plan.compile && has_experts(in) && in.plan.moe.implementation != MoeImplementation::grouped;
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/compile",
+           fmt::format("compiled layers around {} experts are not built", name_of(in.plan.moe.implementation)),
+           "compile false, or moe.implementation grouped");
      }},
     {"plan.engine.master_weights", error, "ddp", "2.11", "PyTorch's AdamW updates the parameters themselves",
      [](const RuleInput& in) { return is(in, Engine::ddp) && is_16_bit(in.plan) && in.plan.master_fp32; },

@@ -10,11 +10,6 @@ namespace plimsoll {
 
 namespace {
 
-/// Under DeepSpeed the hooks of submodules break the graph at every module: its layers run as eager ones do.
-bool is_compiled(const Plan& plan) {
-  return plan.compile && (plan.engine == Engine::fsdp2 || plan.engine == Engine::ddp);
-}
-
 /// Implementations with the scores in memory add a mask to them.
 bool needs_masks(const Scenario& scenario) {
   const auto& layers = scenario.model.layers;
@@ -111,7 +106,7 @@ Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable inp
     if (c.scenario.model.family == "minimax" || c.scenario.model.family == "minimax_text_01") {
       return weighted_layer(c, module, x, tables, router_logits);
     }
-    if (is_compiled(c.scenario.plan)) return compiled_decoder_layer(c, module, x, tables, router_logits);
+    if (c.scenario.plan.compile) return compiled_decoder_layer(c, module, x, tables, router_logits);
     Variable hidden;
     {
       Variable normed = norm(c, module.input_norm, x);
@@ -166,7 +161,7 @@ Variable loss_within(LayerContext& c, TorchModel& model, const Variable& ids, st
             Scoped current(c.masks, masks);
             return decoder_layer(c, layer, x, tables, wanted);
           };
-          x = g.checkpoint(block, is_compiled(c.scenario.plan));
+          x = g.checkpoint(block, c.scenario.plan.compile);
         } else {
           x = decoder_layer(c, layer, x, tables, wanted);
         }
