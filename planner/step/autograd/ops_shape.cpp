@@ -68,6 +68,18 @@ Variable subtract(Autograd& g, const Variable& a, const Variable& b, const char*
   return output_of(std::move(result), std::move(node));
 }
 
+Variable pad_last(Autograd& g, const Variable& x, const Shape& wide, const char* name) {
+  const Shape narrow = x.shape;
+  NodeRef node = g.make_node({&x}, [narrow](BackwardCall& call) {
+    call.out[0] = call.trace.empty(narrow, call.grads[0].dtype, "gradient without padding");
+    launch(call.trace, KernelKind::strided_copy, {&call.grads[0]}, call.out[0], "pad backward");
+  });
+  Tensor padded = g.trace.empty(wide, x.dtype, name);
+  launch(g.trace, KernelKind::fill, {}, padded, "pad: zeros");
+  launch(g.trace, KernelKind::strided_copy, {&x.data()}, padded, "pad");
+  return output_of(std::move(padded), std::move(node));
+}
+
 Variable contiguous(Autograd& g, const Variable& x, const char* name) { return reordered(g, x, x.shape, name); }
 
 }  // namespace plimsoll::ops

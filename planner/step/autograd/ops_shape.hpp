@@ -18,6 +18,8 @@ Variable expand(Autograd& g, const Variable& x, const Shape& wide);
 Variable copy_into(Autograd& g, const Variable& target, const Variable& x);
 /// a - b of equal shape; b's gradient is negated.
 Variable subtract(Autograd& g, const Variable& a, const Variable& b, const char* name);
+/// x in a larger tensor whose last dimension is filled up with zeros; backward clones the gradient's part.
+Variable pad_last(Autograd& g, const Variable& x, const Shape& wide, const char* name);
 /// x in memory order, where it is a view in another one; the gradient passes through.
 Variable contiguous(Autograd& g, const Variable& x, const char* name);
 

@@ -73,6 +73,22 @@ Variable flash_attention(LayerContext& c, const Variable& q, const Variable& k, 
   return ops::output_of(std::move(out), std::move(node));
 }
 
+/// Neither of sdpa's fused kernels takes heads of another size than a multiple of 8: PyTorch pads q, k and v with zeros, into
+/// heads-major copies, runs its flash-attention 2 on them, and hands back a part of the output, which is then laid in order.
+constexpr std::int64_t head_multiple = 8;
+Variable padded_attention(LayerContext& c, const Variable& q, const Variable& k, const Variable& v,
+                          const AttentionSizes& s) {
+  AttentionSizes wide = s;
+  wide.head_dim = wide.value_dim = round_up(s.head_dim, head_multiple);
+  const auto pad = [&](const Variable& x, std::int64_t heads) {
+    return ops::pad_last(c.g, x, {c.tokens(), {heads * wide.head_dim}}, "padded for attention");
+  };
+  const Variable wide_q = pad(q, s.q_heads), wide_k = pad(k, s.kv_heads), wide_v = pad(v, s.kv_heads);
+  const Variable mixed = flash_attention(c, wide_q, wide_k, wide_v, wide);
+  const Variable part = ops::slice(c.g, mixed, {c.tokens(), {s.q_heads * s.head_dim, Symbol::q_width}});
+  return ops::contiguous(c.g, part, "attention output in token order");
+}
+
 /// Which of a family's small differences apply.
 struct Style {
   bool norms_after_projections = false;  ///< GLM-4.5: all three projections, then the norms
@@ -193,6 +209,7 @@ Variable attend(LayerContext& c, const Heads& heads, const AttentionSizes& s, Pa
   }
   const Variable k = ops::cast(g, heads.k, narrow, "k cast");
   const Variable q = ops::cast(g, heads.q, narrow, "q cast");
+  if (s.head_dim % head_multiple != 0 && s.value_dim == s.head_dim) return padded_attention(c, q, k, heads.v, s);
   const Variable mixed = ops::scaled_dot_product_attention(
       g, q, k, heads.v, {c.batch(), c.sequence(), s.q_heads, s.kv_heads, s.head_dim, s.value_dim});
   if (heads.bias) g.save(mixed.grad_fn, heads.bias);
