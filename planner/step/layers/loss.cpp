@@ -15,19 +15,24 @@ namespace plimsoll {
 
 namespace {
 
-// Labels padded by one instead of shifting the logits; with several sequences their shifted copy.
-Tensor shifted_labels(LayerContext& c) {
-  Tensor labels = c.trace.empty({{c.tokens().size + c.batch()}}, DType::int64, "padded labels");
-  if (c.batch() > 1) labels = c.trace.empty({c.tokens()}, DType::int64, "shifted labels");
-  return labels;
+// Labels padded by one instead of shifting the logits, and what the loss reads of them: with several sequences a copy.
+struct Labels {
+  Tensor padded, shifted;
+};
+
+Labels shifted_labels(LayerContext& c) {
+  const Tensor padded = c.trace.empty({{c.tokens().size + c.batch()}}, DType::int64, "padded labels");
+  return {padded, c.batch() > 1 ? c.trace.empty({c.tokens()}, DType::int64, "shifted labels") : padded};
 }
 
-// logits -> cross-entropy; `labels`: made here if they are not given.
-Variable cross_entropy(LayerContext& c, const Variable& bf16_logits, Tensor labels) {
+// logits -> cross-entropy; `given`: the labels, made here if there are none.
+Variable cross_entropy(LayerContext& c, const Variable& bf16_logits, const Tensor& given) {
   Autograd& g = c.g;
+  Labels made;  // the padded ones are a name of the function, which dies when it returns, after the fp32 logits
   const Dim n = bf16_logits.shape.dim(0);
   const Variable logits = ops::cast(g, bf16_logits, DType::fp32, "logits in fp32");
-  if (!labels) labels = shifted_labels(c);
+  if (!given) made = shifted_labels(c);
+  const Tensor& labels = given ? given : made.shifted;
   NodeRef softmax_node = g.make_node({&logits}, [](BackwardCall& call) {
     const Tensor kept = call.saved(0);
     call.out[0] = call.trace.empty(kept.shape, DType::fp32, "log-softmax gradient");
@@ -119,7 +124,7 @@ Variable auxiliary_loss(LayerContext& c, const std::vector<Variable>& router_log
 
 Variable chunked_loss(LayerContext& c, LinearModule& head, const Variable& hidden) {
   Autograd& g = c.g;
-  const Tensor labels = shifted_labels(c);
+  const Tensor labels = shifted_labels(c).shifted;
   const std::int64_t tokens = c.tokens().size, chunk = c.scenario.plan.loss_chunk;
   Variable total;
   for (std::int64_t first = 0; first < tokens; first += chunk) {
