@@ -71,7 +71,10 @@ void Optimizer::initialize() {
     flatten_on_host();
   }
   if (plan().offload.optimizer == OffloadDevice::nvme) make_swap_buffers();
-  for (SubGroup& group : sub_groups_) make_master(group);
+  {
+    Tensor converted;  // a name of the loop: it lives until that of the next sub-group has been made
+    for (SubGroup& group : sub_groups_) make_master(group, converted);
+  }
   zero_gradients();
   gradients_.allocate_bucket();
   make_gradient_partition();
@@ -154,7 +157,7 @@ void Optimizer::make_swap_buffers() {
 
 // A master of the part's own type and place is a clone of it, too: the engine, which would take the part itself then,
 // compares its device with a string, and they never are equal.
-void Optimizer::make_master(SubGroup& group) {
+void Optimizer::make_master(SubGroup& group, Tensor& converted) {
   if (group.master) return;
   Scoped category(trace_.category, Category::master_weights);
   const DType dtype = master_dtype();
@@ -164,13 +167,15 @@ void Optimizer::make_master(SubGroup& group) {
     return group.on_host ? trace_.host_empty(shape, dtype, name, Category::master_weights, false)
                          : trace_.empty(shape, dtype, name);
   };
-  Tensor cast = part.view_as(shape);
   if (dtype != part.dtype || trace_.on_host(part) != group.on_host) {
-    cast = make("master before its clone");
+    Tensor cast = make("master before its clone");
     move(part, cast, group.elements);
+    converted = std::move(cast);
+  } else {
+    converted = part.view_as(shape);
   }
   group.master = make("master weights");
-  move(cast, group.master, group.elements);
+  move(converted, group.master, group.elements);
 }
 
 // Copies, and casts if the types differ, between any two places; a cast happens where the wider tensor is.

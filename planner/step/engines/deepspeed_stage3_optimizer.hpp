@@ -50,7 +50,7 @@ class Optimizer {
   void flatten_on_device();
   void flatten_on_host();
   void make_swap_buffers();
-  void make_master(SubGroup& group);
+  void make_master(SubGroup& group, Tensor& converted);
   void move(const Tensor& from, const Tensor& to, std::int64_t elements);
   void zero_gradients();
   void keep_gradients_on_device();

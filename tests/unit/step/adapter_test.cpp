@@ -56,12 +56,14 @@ TEST(Adapters, InOneTypeWithTheirLayerNeedNoCopies) {
 }
 
 // zero.Init has sharded the layers when PEFT adds adapters in fp32, and the engine casts what is not sharded yet only: they
-// stay in fp32, and need no masters.
+// stay in fp32.  Their master is a clone all the same, as large as they are (measured: 2 x 6.98 MB live after initialisation).
 TEST(Adapters, StayInFp32AtStage3UnderZeroInit) {
   const RankProgram wide = build({"engine=deepspeed", "zero.stage=3", q_and_v}, build_deepspeed);
   EXPECT_THAT(sizes_of(wide, phase(wide, "steady_forward"), "adapter input"),
               ElementsAre(4 * n * h, 4 * n * h, 4 * n * h, 4 * n * h));
-  EXPECT_THAT(sizes_of(wide, phase(wide, "initialized"), "master weights"), IsEmpty());
+  const auto masters = sizes_of(wide, phase(wide, "initialized"), "master weights");
+  EXPECT_EQ(masters, sizes_of(wide, phase(wide, "initialized"), "flat parameters"));
+  EXPECT_EQ(masters.size(), 1u);
   const std::string narrow = R"(trainable={"lora": {"rank": 4, "targets": ["q_proj", "v_proj"], "dtype": "16bit"}})";
   for (const std::vector<std::string>& sets : {std::vector<std::string>{"engine=deepspeed", "zero.stage=3", narrow},
                                                {"engine=deepspeed", "zero.stage=3", "construction=gpu", q_and_v}}) {
