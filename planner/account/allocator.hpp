@@ -15,11 +15,13 @@
 // Expandable segments: one address range per stream and pool, mapped at its tail in granules of 2 MiB (small) or 20 MiB
 // (large), split at 512 bytes; in best fit a block that can grow counts with what it can grow by.
 //
-// Two things are the driver's, and not known: where it puts a segment (it seems to hand them out at falling addresses:
-// option), and how much its own bookkeeping takes (not part of `reserved`).
+// The driver puts a segment at the lowest address where a gap holds it, else into a new range of a multiple of 32 MiB right
+// below all earlier ones (read off the addresses of 14 runs on H200: so 900 of 1000 segments; the rest stand beside
+// allocations of other libraries, which are not known, as how much the driver's own bookkeeping takes is not).
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -134,6 +136,7 @@ class CachingAllocator {
   std::uint32_t take_from_driver(std::uint32_t pool, std::int64_t size);
   std::uint32_t new_segment(std::uint32_t pool, std::int64_t size, bool retry);
   std::int64_t address_for(std::int64_t size);
+  void free_addresses(std::int64_t address, std::int64_t size);
   bool within_capacity(std::int64_t size) const;
   void give_back(std::uint32_t id);
   bool give_back_oversize(std::uint32_t pool, std::int64_t size);
@@ -152,7 +155,8 @@ class CachingAllocator {
   std::int64_t retries_ = 0;
   std::int64_t device_allocations_ = 0;
   std::int64_t large_searches_ = 0;
-  std::int64_t next_address_ = 0;
+  std::int64_t next_address_ = 0;              ///< the lower end of the lowest range so far
+  std::map<std::int64_t, std::int64_t> gaps_;  ///< free parts of ranges: address and size
   std::vector<Block> blocks_;
   std::vector<std::uint32_t> unused_;
   std::vector<Pool> pools_;  ///< 2 * stream: small, 2 * stream + 1: large

@@ -25,8 +25,8 @@ struct AllocatorRules {
   /// Share of the capacity from which on old unused segments are given back before a new one is taken; 0: off.  As in
   /// PyTorch without effect unless a capacity is set.
   double garbage_collection_threshold = 0;
-  /// The driver hands out segments at falling addresses, so that the youngest is the lowest.
-  bool falling_addresses = true;
+  /// What is free above the first range of addresses when the pool is empty: left over by what ran before it.
+  Bytes address_gap{std::int64_t{16} << 20};
 };
 
 }  // namespace plimsoll

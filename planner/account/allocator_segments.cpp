@@ -13,6 +13,7 @@ constexpr std::int64_t small_segment = 2 * mib;
 constexpr std::int64_t large_segment = 20 * mib;
 constexpr std::int64_t smallest_own_segment = 10 * mib;
 constexpr std::int64_t segment_granularity = 2 * mib;
+constexpr std::int64_t address_range = 32 * mib;
 
 }  // namespace
 
@@ -20,10 +21,36 @@ bool CachingAllocator::within_capacity(std::int64_t size) const {
   return !rules_.capacity || now_.reserved.count + size <= rules_.capacity->count;
 }
 
+// The lowest gap that holds it, else a new range below all others, whose rest becomes a gap.
 std::int64_t CachingAllocator::address_for(std::int64_t size) {
-  if (rules_.falling_addresses) return next_address_ -= size;
-  next_address_ += size;
-  return next_address_ - size;
+  for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
+    const auto [address, room] = *gap;
+    if (room < size) continue;
+    gaps_.erase(gap);
+    if (room > size) gaps_.emplace(address + size, room - size);
+    return address;
+  }
+  const std::int64_t range = round_up(size, address_range);
+  next_address_ -= range;
+  if (range > size) gaps_.emplace(next_address_ + size, range - size);
+  return next_address_;
+}
+
+// Addresses that are free again join the gaps beside them.
+void CachingAllocator::free_addresses(std::int64_t address, std::int64_t size) {
+  auto next = gaps_.lower_bound(address);
+  if (next != gaps_.end() && next->first == address + size) {
+    size += next->second;
+    next = gaps_.erase(next);
+  }
+  if (next != gaps_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == address) {
+      previous->second += size;
+      return;
+    }
+  }
+  gaps_.emplace(address, size);
 }
 
 // A block of at least `size` bytes from the driver, not listed as free; under pressure the cache is given back first.
@@ -55,6 +82,7 @@ std::uint32_t CachingAllocator::new_segment(std::uint32_t pool, std::int64_t siz
 void CachingAllocator::give_back(std::uint32_t id) {
   unlist(id);
   now_.reserved.count -= blocks_[id].size;
+  free_addresses(blocks_[id].address, blocks_[id].size);
   blocks_[id] = Block{};
   unused_.push_back(id);
 }
@@ -169,7 +197,8 @@ std::uint32_t CachingAllocator::growable_place(std::uint32_t pool, std::int64_t 
   constexpr std::int64_t unbounded = std::int64_t{1} << 46;
   const std::int64_t memory = rules_.capacity ? rules_.capacity->count : unbounded;
   const std::int64_t range = round_up(std::max(memory + memory / 8, size), large_segment);
-  const std::uint32_t id = new_block(address_for(range), range, pool, State::unmapped);
+  next_address_ -= range;  // whole granules, as all addresses of a pool of expandable segments
+  const std::uint32_t id = new_block(next_address_, range, pool, State::unmapped);
   pools_[pool].unmapped.push_back(id);
   return id;
 }

@@ -24,6 +24,12 @@ const char* name_of(Verdict verdict) {
 
 namespace {
 
+constexpr double bistable_share = 0.1;
+
+Bytes scaled(Bytes value, double factor) {
+  return Bytes(static_cast<std::int64_t>(static_cast<double>(value.count) * factor));
+}
+
 struct Reach {
   Interval allocated, reserved, job;
   void include(const Replay& replay) {
@@ -37,7 +43,8 @@ struct Reach {
   }
 };
 
-/// The alternatives of what the plan does not fix; `central` becomes the largest of the alternative pasts.
+/// The alternatives of what the plan does not fix.  `central` is a process of its own, whose pool is empty when it starts; but
+/// where another past makes it reserve more than a tenth more, that becomes `central`: a plan must stand it.
 Reach alternatives(const RankProgram& program, const MemoryEvents& events, const LedgerContext& context,
                    Replay& central) {
   Reach reach{{central.allocated_peak, central.allocated_peak},
@@ -54,13 +61,15 @@ Reach alternatives(const RankProgram& program, const MemoryEvents& events, const
     with(Bytes(0), false, 1);
     with(Bytes(0), false, 3);
   } else if (context.unknown == LedgerContext::Unknown::past) {
+    Replay highest = central;
     for (const bool workspaces : {false, true}) {
       for (const std::int64_t mebibytes : {0, 20, 60}) {
         if (!workspaces && mebibytes == 0) continue;
         Replay replay = with(Bytes(mebibytes << 20), workspaces, 0);
-        if (replay.reserved_peak > central.reserved_peak) central = std::move(replay);
+        if (replay.reserved_peak > highest.reserved_peak) highest = std::move(replay);
       }
     }
+    if (highest.reserved_peak > scaled(central.reserved_peak, 1 + bistable_share)) central = std::move(highest);
   }
   return reach;
 }
@@ -74,10 +83,6 @@ Replay replay_job(const RankProgram& program, const MemoryEvents& events, const 
   replay.alive_in_arena = arena.least;
   for (PhaseMemory& phase : replay.phases) phase.reserved_end = phase.reserved_peak = arena.size;
   return replay;
-}
-
-Bytes scaled(Bytes value, double factor) {
-  return Bytes(static_cast<std::int64_t>(static_cast<double>(value.count) * factor));
 }
 
 Bytes highest_pinned(const Replay& replay) {

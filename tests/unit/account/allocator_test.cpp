@@ -131,17 +131,44 @@ TEST(Allocator, TakesTheSmallestHoleThatFits) {
   }
 }
 
+// A segment of 16 MiB leaves half of its range of 32 MiB to the next one, which lies above it therefore; a third takes a
+// new range below both.
 TEST(Allocator, TakesTheLowestOfEqualHoles) {
-  for (const bool falling : {true, false}) {
-    AllocatorRules rules;
-    rules.falling_addresses = falling;
-    CachingAllocator allocator(rules);
-    const BlockId older = take(allocator, 16 * mib);
-    const BlockId younger = take(allocator, 16 * mib);
-    allocator.free(older);
-    allocator.free(younger);
-    EXPECT_EQ(take(allocator, 16 * mib), falling ? younger : older);
-  }
+  AllocatorRules rules;
+  rules.address_gap = Bytes(0);
+  CachingAllocator allocator(rules);
+  const BlockId first = take(allocator, 16 * mib);
+  const BlockId above = take(allocator, 16 * mib);
+  const BlockId below = take(allocator, 16 * mib);
+  EXPECT_EQ(allocator.address_of(above) - allocator.address_of(first), 16 * mib);
+  EXPECT_EQ(allocator.address_of(first) - allocator.address_of(below), 32 * mib);
+  allocator.free(first);
+  allocator.free(above);
+  EXPECT_EQ(take(allocator, 16 * mib), first);
+  allocator.free(below);
+  EXPECT_EQ(take(allocator, 16 * mib), below);
+}
+
+TEST(Allocator, TakesWhatIsFreeAboveTheFirstRangeIfItHoldsTheSegment) {
+  AllocatorRules rules;
+  rules.address_gap = Bytes(16 * mib);
+  CachingAllocator allocator(rules);
+  const BlockId large = take(allocator, 20 * mib);
+  const BlockId fits = take(allocator, 16 * mib);
+  EXPECT_EQ(allocator.address_of(fits) - allocator.address_of(large), 32 * mib);
+}
+
+TEST(Allocator, TakesAddressesAgainThatWereGivenBack) {
+  AllocatorRules rules;
+  rules.address_gap = Bytes(0);
+  CachingAllocator allocator(rules);
+  const BlockId lower = take(allocator, 16 * mib);
+  const BlockId upper = take(allocator, 16 * mib);
+  const std::int64_t address = allocator.address_of(lower);
+  allocator.free(upper);
+  allocator.free(lower);
+  allocator.empty_cache();
+  EXPECT_EQ(allocator.address_of(take(allocator, 32 * mib)), address);
 }
 
 TEST(Allocator, CountsRetiredBlocksAsActiveUntilReclaimed) {
