@@ -142,9 +142,10 @@ class RowValidation {
   }
 
   /// A table that counts other parameters was measured with another model.  Native experts replace MLPs, which a
-  /// config.json does not show.
+  /// config.json does not show, and adapters may be counted or not.
   void check_parameters(const Scenario& scenario) {
-    if (row_.parameters == 0 || scenario.plan.moe.implementation == MoeImplementation::native) return;
+    const bool native = scenario.plan.moe.implementation == MoeImplementation::native;
+    if (row_.parameters == 0 || native || scenario.plan.lora) return;
     const std::int64_t total = count_parameters(scenario.model).total;
     if (total == row_.parameters) return;
     Diagnostic diagnostic;

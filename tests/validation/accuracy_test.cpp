@@ -24,20 +24,20 @@ struct Bound {
 // Reached on 2026-11-30, in percent, rounded up.
 constexpr Bound bounds[] = {
     {"allocated, peak of a steady step", 0.004, 0.06},
-    {"reserved, peak of a steady step", 0.24, 5.0},
-    {"device, peak of a steady step", 0.23, 4.9},
+    {"reserved, peak of a steady step", 0.22, 5.0},
+    {"device, peak of a steady step", 0.21, 4.9},
     {"allocated, end of a phase, construction", 0.001, 0.001},
     {"allocated, peak of a phase, construction", 0.001, 0.001},
-    {"reserved, end of a phase, construction", 0.02, 0.3},
+    {"reserved, end of a phase, construction", 0.001, 0.001},
     {"host resident, end of a phase", 1.4, 5.5},
     {"host resident, peak of a phase", 1.3, 5.5},
     {"host pinned, end of a phase", 0.001, 0.002},
-    {"allocated, end of a phase, first step", 0.002, 0.04},
-    {"allocated, peak of a phase, first step", 0.002, 0.06},
-    {"reserved, end of a phase, first step", 0.16, 2.6},
+    {"allocated, end of a phase, first step", 0.001, 0.002},
+    {"allocated, peak of a phase, first step", 0.001, 0.002},
+    {"reserved, end of a phase, first step", 0.15, 2.6},
     {"allocated, end of a phase, steady step", 0.004, 0.07},
     {"allocated, peak of a phase, steady step", 0.004, 0.07},
-    {"reserved, end of a phase, steady step", 0.24, 5.0},
+    {"reserved, end of a phase, steady step", 0.22, 5.0},
     {"allocated, end of a phase, saving", 0.005, 0.04},
     {"allocated, peak of a phase, saving", 0.002, 0.02},
     {"checkpoint files above 1 MB", 0.001, 0.001},
@@ -247,8 +247,9 @@ TEST(Accuracy, OfOtherWaysToOffload) {
 }
 
 // Runs of other shapes and options on one GPU, compared when the memory model had been written: eager attention, foreach
-// AdamW, clipping, accumulation, expandable segments, odd vocabularies, heads of 96.  Allocated: remainders of blocks;
-// reserved: within its interval.  Steps that a host bounds, and one of odd shapes, are off the most in time.
+// AdamW, clipping, accumulation, expandable segments, odd vocabularies, heads of 96.  Each process had its pool to itself:
+// reserved memory agrees in every phase to one segment of 2 MiB.  Steps that a host bounds, and one of odd shapes, are off
+// the most in time.
 TEST(Accuracy, OfRunsMeasuredAfterwards) {
   const Validation later = of_table("h200_single");
   EXPECT_TRUE(later.unanswered.empty());
@@ -260,14 +261,50 @@ TEST(Accuracy, OfRunsMeasuredAfterwards) {
       EXPECT_LE(std::abs(row.error), 0.09) << row.id;
       sum += std::abs(row.error);
       ++n;
-    } else if (const auto within = row.within(); within && row.figure.find("reserved") != std::string::npos) {
-      EXPECT_TRUE(*within || std::abs(row.error) < 0.0002) << row.id << " " << row.figure;
-    } else if (row.figure.find("reserved") == std::string::npos) {
+    } else if (row.figure.find("reserved") != std::string::npos) {
+      EXPECT_LE(std::abs(row.predicted - row.measured), 2 << 20) << row.id << " " << row.figure;
+    } else {
       EXPECT_LE(std::abs(row.error), 0.0002) << row.id << " " << row.figure;
     }
   }
   EXPECT_EQ(n, 23);
   EXPECT_LE(sum / n, 0.036);
+}
+
+// Seventy-five runs of other shapes and options on one and two GPUs: heads of 76, 80, 128 and 256, one expert a token, layers
+// with and without experts, biases, accumulation, fp32 accumulation and communication, small buckets, persistence, sub-groups,
+// adapters, offload, expandable segments, compiled layers under DeepSpeed too.  They are small (2 to 7 GB), so that a block's
+// remainder of 1 MiB counts for ten times as much as elsewhere.
+TEST(Accuracy, OfOtherShapesAndOptions) {
+  const Validation shapes = of_table("h200_shapes");
+  EXPECT_TRUE(shapes.unanswered.empty());
+  EXPECT_GE(shapes.rows.size(), 1685U);
+  double allocated = 0, reserved = 0;
+  int n = 0, of_reserved = 0, exact = 0;
+  for (const Comparison& row : shapes.rows) {
+    const double off = std::abs(row.predicted - row.measured);
+    if (row.figure == "allocated_peak") {
+      // Its caller held the loss of the step before, and with it the embedding's output and its gradient.
+      if (row.id == "ds-z3-lora-ckpt-drop") continue;
+      EXPECT_LE(std::abs(row.error), 0.0011) << row.id;
+      allocated += std::abs(row.error);
+      ++n;
+    } else if (row.figure == "reserved_peak") {
+      reserved += std::abs(row.error);
+      ++of_reserved;
+      exact += off == 0;
+      // Compiled layers whose compiler timed candidates beside a buffer of 60 MiB, which is not replayed.
+      const bool timed = row.id.starts_with("fsdp2-c-");
+      EXPECT_LE(std::abs(row.error), timed ? 0.1 : 0.021) << row.id;
+    } else if (row.figure.find("allocated") != std::string::npos) {
+      // A first step that compiles may reach what its compiler takes.
+      const bool compiles = row.id == "ds-c-z2-mixtral-layers" && row.figure == "first_step_backward.allocated_peak";
+      EXPECT_LE(off, compiles ? 35e6 : std::max(6e6, 0.0005 * row.measured)) << row.id << " " << row.figure;
+    }
+  }
+  EXPECT_LE(allocated / n, 0.0001);
+  EXPECT_LE(reserved / of_reserved, 0.0038);
+  EXPECT_GE(exact, 49);
 }
 
 TEST(Accuracy, GivenRoutingsLieWithinTheStatedIntervals) {

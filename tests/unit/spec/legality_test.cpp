@@ -1,6 +1,7 @@
 // Does each rule refuse what it should, name what would be legal, and leave the rest alone?
 #include "planner/spec/legality.hpp"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -139,7 +140,8 @@ TEST(Unbuilt, IsRefusedByName) {
   for (const char* plan :
        {R"({"zero": {"stage": 3}, "offload": {"parameters": "nvme"}})",
         R"({"engine": "fsdp2", "compile": true, "trainable": {"lora": {"rank": 8}}})",
-        R"({"zero": {"stage": 2}, "compile": true})", R"({"engine": "plimsoll", "compile": true})",
+        R"({"zero": {"stage": 3}, "compile": true})", R"({"engine": "plimsoll", "compile": true})",
+        R"({"zero": {"stage": 2}, "compile": true, "moe": {"implementation": "native", "num_experts": 4}})",
         R"({"zero": {"stage": 3}, "trainable": {"lora": {"rank": 8, "base": "nf4"}}})",
         R"({"zero": {"stage": 2}, "offload": {"optimizer": "cpu"}, "optimizer": {"moments": "int8"}})",
         R"({"precision": "bf16_autocast"})", R"({"master_weights": "none"})",
@@ -149,6 +151,11 @@ TEST(Unbuilt, IsRefusedByName) {
     EXPECT_EQ(errors[0].code, "plan.unsupported") << plan;
     EXPECT_FALSE(errors[0].help.empty()) << plan;
   }
+}
+
+TEST(Compiled, LayersAreTakenByDeepSpeedBelowStage3) {
+  for (const int stage : {0, 1, 2})
+    EXPECT_THAT(judge(fmt::format(R"({{"zero": {{"stage": {}}}, "compile": true}})", stage)), IsEmpty());
 }
 
 TEST(Trained, NamesMustExist) {

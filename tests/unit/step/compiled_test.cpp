@@ -45,6 +45,14 @@ std::int64_t kept_by_a_layer(std::string (*config)(int), std::vector<std::string
 
 TEST(Compiled, ADenseLayerKeepsWhatProductsMade) {
   const std::int64_t i = 128;
+  const auto left = [](int layers) {
+    RankProgram program;
+    build_deepspeed(
+        make_scenario(dense(layers), {"zero.stage=2", "compile=true", "micro_batch=2", "sequence=8"}, "2xh200"), 0,
+        program);
+    return live(program, phase(program, "steady_forward")).at_end.gpu.at(Category::activations);
+  };
+  EXPECT_EQ(left(2) - left(1) - 16, tokens * (8 * h + 8 + 4 * q + 4 * kv + 4 * heads + 6 * i));
   EXPECT_EQ(kept_by_a_layer(dense, {"compile=true"}), tokens * (8 * h + 8 + 4 * q + 4 * kv + 4 * heads + 6 * i));
   EXPECT_EQ(kept_by_a_layer(dense, {}), tokens * (16 * h + 8 + 4 * q + 4 * kv + 4 * heads + 8 * i));
 }
