@@ -167,12 +167,16 @@ Variable embedding(Autograd& g, const Variable& indices, Parameter& table, const
     Tensor dw = trace.empty(table_shape, dy.dtype, "embedding gradient", Category::gradients);
     trace.compute(Kernel::pointwise(KernelKind::fill, dy.dtype, dw.numel(), dw.bytes()), {}, {&dw},
                   "embedding backward");
-    // Above 3072 tokens the rows are sorted by index, and partial sums of N + N/10 segments are staged in fp32.
+    // Above 3072 tokens the rows are sorted by index, and partial sums are staged in fp32: a segment for each index that may
+    // occur, min(N, V), and one more for every ten rows.
     if (tokens > 3072) {
+      const std::int64_t distinct = std::min(tokens, table_shape.dim(0).size);
       std::array<Tensor, 5> sorted;
-      for (Tensor& t : sorted)
-        t = trace.empty({{tokens, Symbol::tokens}}, DType::int64, "sorted indices", Category::temporaries);
-      const std::int64_t segments = tokens + tokens / 10;
+      for (std::size_t i = 0; i < sorted.size(); ++i) {
+        sorted[i] = trace.empty({i < 3 ? Dim{tokens, Symbol::tokens} : Dim{distinct}}, DType::int64, "sorted indices",
+                                Category::temporaries);
+      }
+      const std::int64_t segments = distinct + tokens / 10;
       const Tensor offsets = trace.empty({{segments}}, DType::int64, "segment offsets", Category::temporaries);
       const Tensor partial = trace.empty({{segments}, h}, DType::fp32, "embedding partial sums", Category::temporaries);
       Kernel kernel =

@@ -1,7 +1,7 @@
 // Attention with grouped queries as Hugging Face's modules compose it (planner/step/layers/layers.hpp), and the product of
 // all kinds in a fused kernel: cuDNN through PyTorch's sdpa, or flash-attention 2.
-// Source: allocator traces of each family's attention under sdpa; flash-attention 2 is derived from the buffers that its
-// backward takes (fp32 dq of padded rows, row sums, dk and dv of every query head) and has not been measured.
+// Source: allocator traces of each family's attention under sdpa, of heads of 76 among them, which PyTorch's flash-attention 2
+// takes: fp32 dq of padded rows, row sums, dk and dv of every query head.  Its own package's was not measured.
 #include "planner/step/layers/attention.hpp"
 
 #include <string_view>
@@ -37,15 +37,24 @@ Kernel flash_kernel(KernelKind kind, const LayerContext& c, const AttentionSizes
 }
 
 /// flash-attention 2: keeps q, k, v, the output, log-sum-exp and the random state.
+/// @param by_heads the output lies heads-major, so that backward copies it and its gradient first
 Variable flash_attention(LayerContext& c, const Variable& q, const Variable& k, const Variable& v,
-                         const AttentionSizes& s) {
+                         const AttentionSizes& s, bool by_heads) {
   Trace& trace = c.trace;
   const Dim n = c.tokens(), heads{s.q_heads, Symbol::heads};
   const std::int64_t rows = c.batch() * round_up(c.sequence(), 128);
   const std::int64_t padded_dim = round_up(s.head_dim, s.head_dim <= 128 ? 32 : 64);
-  NodeRef node = c.g.make_node({&q, &k, &v}, [s, n, rows, padded_dim, &c](BackwardCall& call) {
+  NodeRef node = c.g.make_node({&q, &k, &v}, [s, n, rows, padded_dim, by_heads, &c](BackwardCall& call) {
     const Tensor &kq = call.saved(0), &kk = call.saved(1), &kv = call.saved(2);
     Trace& t = call.trace;
+    const auto by_token = [&](const Tensor& tensor, const char* name) {
+      if (!by_heads) return tensor;
+      Tensor copy = t.empty(tensor.shape, tensor.dtype, name);
+      ops::launch(t, KernelKind::strided_copy, {&tensor}, copy, "attention backward: by token");
+      return copy;
+    };
+    const Tensor out_gradient = by_token(call.grads[0], "output gradient by token");
+    const Tensor out_by_token = by_token(call.saved(3), "attention output by token");
     call.out[0] = t.empty(kq.shape, kq.dtype, "dq");
     call.out[1] = t.empty(kk.shape, kk.dtype, "dk");
     call.out[2] = t.empty(kv.shape, kv.dtype, "dv");
@@ -59,7 +68,7 @@ Variable flash_attention(LayerContext& c, const Variable& q, const Variable& k, 
       wide_v = workspace(2 * n.size * s.q_heads * s.head_dim);
     }
     t.compute(flash_kernel(KernelKind::attention_backward, c, s, kq.dtype, kq.bytes() * 4 + kk.bytes() * 4),
-              {&call.grads[0], &kq, &kk, &kv, &call.saved(3), &call.saved(4)},
+              {&out_gradient, &kq, &kk, &kv, &out_by_token, &call.saved(4)},
               {&call.out[0], &call.out[1], &call.out[2], &row_sums, &dq_sums, &wide_k, &wide_v}, "attention backward");
   });
   for (const Variable* kept : {&q, &k, &v}) c.g.save(node, kept->data());
@@ -84,7 +93,7 @@ Variable padded_attention(LayerContext& c, const Variable& q, const Variable& k,
     return ops::pad_last(c.g, x, {c.tokens(), {heads * wide.head_dim}}, "padded for attention");
   };
   const Variable wide_q = pad(q, s.q_heads), wide_k = pad(k, s.kv_heads), wide_v = pad(v, s.kv_heads);
-  const Variable mixed = flash_attention(c, wide_q, wide_k, wide_v, wide);
+  const Variable mixed = flash_attention(c, wide_q, wide_k, wide_v, wide, true);
   const Variable part = ops::slice(c.g, mixed, {c.tokens(), {s.q_heads * s.head_dim, Symbol::q_width}});
   return ops::contiguous(c.g, part, "attention output in token order");
 }
@@ -205,7 +214,7 @@ Variable attend(LayerContext& c, const Heads& heads, const AttentionSizes& s, Pa
   if (c.scenario.plan.attention == AttentionImplementation::flash) {
     const Variable q = ops::cast(g, heads.q, narrow, "q cast");
     const Variable k = ops::cast(g, heads.k, narrow, "k cast");
-    return flash_attention(c, q, k, heads.v, s);
+    return flash_attention(c, q, k, heads.v, s, false);
   }
   const Variable k = ops::cast(g, heads.k, narrow, "k cast");
   const Variable q = ops::cast(g, heads.q, narrow, "q cast");

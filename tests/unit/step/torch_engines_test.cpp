@@ -98,5 +98,15 @@ TEST(TorchEngines, ASingleKeyHeadIsCopiedByTheProductThatReadsIt) {
   EXPECT_EQ(copies("micro_batch=1", "k by head"), 0u);
 }
 
+// Above 3072 tokens the embedding's backward stages a row of h fp32 sums for each index that may occur and for every ten
+// tokens: 96 of the vocabulary, 400 of 4000 tokens (read off a trace of 4608 tokens and 2048 words: 2508 rows).
+TEST(TorchEngines, EmbeddingsBackwardStagesNoMoreRowsThanThereAreWords) {
+  const StepProgram program =
+      build_step(make_scenario(llama, {"engine=ddp", "world_size=1", "micro_batch=1", "sequence=4000"}), 0);
+  const RankProgram& rank = program.classes.front().program;
+  EXPECT_EQ(sizes_of(rank, phase(rank, "steady_backward"), "embedding partial sums"),
+            (std::vector<std::int64_t>{4 * 32 * (96 + 400)}));
+}
+
 }  // namespace
 }  // namespace plimsoll
