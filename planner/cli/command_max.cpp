@@ -41,7 +41,9 @@ class Maximum {
     const bool in_arena = scenario_.plan.engine == Engine::plimsoll;
     const auto may_fit = [&](std::int64_t value) { return in_arena ? !fit_at(value).by_tensors : fits(value); };
     std::int64_t largest = largest_that(may_fit);
-    while (in_arena && largest > 0 && !fits(largest)) --largest;
+    if (!in_arena) return largest;
+    if (largest > 0 && !fits(1)) return 0;  // it breaks by what no value changes: the host's memory
+    while (largest > 0 && !fits(largest)) --largest;
     return largest;
   }
 

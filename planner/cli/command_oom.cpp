@@ -97,11 +97,16 @@ void print_message(const OomMessage& message) {
         "More than that is reserved and unused: the pool is fragmented, and expandable_segments=true may be enough.\n");
 }
 
-/// @param known the whole scenario was given
-void print_candidates(const std::vector<OomCandidate>& candidates, bool known) {
+/// What of the inputs was not given, with which more sizes are known; empty: nothing.
+std::string advice_of(const Inputs& inputs) {
+  if (inputs.model() && inputs.cluster()) return {};
+  if (inputs.model()) return " With --cluster and --plan more are known.";
+  return " With --model, --cluster and --plan, or --parameters and --gpus, more are known.";
+}
+
+void print_candidates(const std::vector<OomCandidate>& candidates, const Inputs& inputs) {
   if (candidates.empty()) {
-    print(fmt::format("No tensor of the step has this size.{}\n",
-                      known ? "" : " With --model, --cluster and --plan, or --parameters and --gpus, more are known."));
+    print(fmt::format("No tensor of the step has this size.{}\n", advice_of(inputs)));
     return;
   }
   print("\n");
@@ -141,7 +146,7 @@ int decode_message(const OomOptions& options) {
     return exit_code::ok;
   }
   print_message(*message);
-  print_candidates(candidates, evaluation.has_value());
+  print_candidates(candidates, inputs);
   if (evaluation) {
     const Ledger& ledger = evaluation->ledger;
     print(fmt::format("\nThe ledger: {}, {} of {} on the device\n", name_of(ledger.verdict),
