@@ -208,9 +208,11 @@ void pairs(Grid& grid, int world) {
     // What the simulator means: the collective runs, and kernels come and go beside it.  Two shapes of a kind or more, so that
     // one can be predicted by the others.
     for (const char* collective : {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}) {
-      for (const char* compute : {"gemm_8192_4096_4096", "gemm_8192_8192_2048", "gemm_4096_11008_4096", "attention",
-                                  "grouped_gemm", "vectorized", "attention_2048", "attention_backward",
-                                  "attention_backward_2048", "grouped_gemm_16_32768_768_2048", "silu", "adamw"}) {
+      for (const char* compute :
+           {"gemm_8192_4096_4096", "gemm_8192_8192_2048", "gemm_4096_11008_4096", "attention", "grouped_gemm",
+            "vectorized", "attention_2048", "attention_backward", "attention_backward_2048",
+            "grouped_gemm_16_32768_768_2048", "silu", "adamw", "grouped_gemm_8_16384_1024_3584",
+            "grouped_gemm_8_16384_4096_4096", "grouped_gemm_64_32768_768_2048", "grouped_gemm_4_8192_3584_1024"}) {
         const bool usual = std::string_view(compute).starts_with("gemm");
         grid.add(usual ? 1 : 2, "pair", {{"first", compute}, {"second", collective}, {"resident", "second"}}, {}, true);
       }
@@ -257,7 +259,7 @@ std::vector<Case> host_grid(int world) {
     for (std::int64_t elements = 1 << 12; elements <= 1 << 20; elements *= 4)
       grid.add(1, "kernel", {{"op", op}, {"dtype", "fp32"}}, {{"elements", elements}});
   }
-  for (std::int64_t bytes = 1 << 12; bytes <= 1 << 24; bytes *= 8)
+  for (std::int64_t bytes = 1 << 12; bytes <= 1 << 24; bytes *= 4)
     grid.add(1, "copy", {{"direction", "host_to_device"}, {"memory", "pinned"}, {"ranks", "one"}}, {{"bytes", bytes}});
   for (const char* op : {"launch", "sync"}) grid.add(0, "host", {{"op", op}}, {});
   grid.add(1, "host", {{"op", "cpu_adam"}}, {{"elements", 1 << 18}});

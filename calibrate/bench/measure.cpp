@@ -183,8 +183,10 @@ Sample measure_point(const Point& point, Work& work, Ranks& ranks, bool shared, 
   sample.source = "bench";
   const bool alone = !shared || ranks.world() == 1;
   std::vector<double> times;
+  std::size_t repetitions = 0;
   if (work.once()) {
     times = work.run(1);
+    repetitions = 1;
   } else {
     work.run(1);  // warm-up: lazily loaded kernels, first touch
     double one_s = work.run(1).front();
@@ -193,7 +195,12 @@ Sample measure_point(const Point& point, Work& work, Ranks& ranks, bool shared, 
     const Clock::time_point start = Clock::now();
     while (true) {
       const auto more = work.run(batch);
-      times.insert(times.end(), more.begin(), more.end());
+      repetitions += more.size();
+      if (work.by_run()) {
+        times.push_back(median_interval(more).median);
+      } else {
+        times.insert(times.end(), more.begin(), more.end());
+      }
       const MedianInterval now = median_interval(times);
       const bool narrow = times.size() >= 9 && now.high - now.low <= 2 * options.narrow * now.median;
       bool done = narrow || since(start) > options.point_s || times.size() >= 1000;
@@ -205,7 +212,7 @@ Sample measure_point(const Point& point, Work& work, Ranks& ranks, bool shared, 
   sample.time_s = interval.median;
   sample.low_s = interval.low;
   sample.high_s = interval.high;
-  sample.repetitions = static_cast<int>(times.size());
+  sample.repetitions = static_cast<int>(repetitions);
   sample.figures = work.figures();
   if (interval.high - interval.low > 0.1 * interval.median && !work.once())
     sample.note = fmt::format("interval {:.0f} % wide", 100 * (interval.high - interval.low) / interval.median);

@@ -41,7 +41,12 @@ int run_program(int argc, char** argv) {
       "plimsoll-calibrate",
       "plimsoll-calibrate " PLIMSOLL_VERSION,
       "Measures a machine, or reads what was measured on it, and fits the calibration that Plimsoll predicts with.",
-      "plimsoll calibrate COMMAND --help shows a command's options and examples.",
+      "Examples:\n"
+      "  plimsoll calibrate bench -o mine.jsonl --budget 120s\n"
+      "  plimsoll calibrate fit mine.jsonl -o mine.json\n"
+      "  plimsoll simulate --model llama-3.1-8b --cluster 8xh200 --calibration mine.json\n"
+      "  plimsoll calibrate check mine.json\n"
+      "\nplimsoll calibrate COMMAND --help shows a command's options and examples.",
       {}};
   return run_commands(line, table(), argc, argv);
 }

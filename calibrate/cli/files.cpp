@@ -26,7 +26,8 @@ std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share);
 std::string in_words(const std::string& kind) {
   if (kind == "gemm_grouped") return "grouped gemm";
   if (kind == "kernel") return "memory-bound kernels";
-  if (kind == "copy") return "copies";
+  if (kind == "copy") return "copies, pinned";
+  if (kind == "pageable copy") return "copies, pageable";
   if (kind == "collective") return "collectives";
   if (kind == "host") return "host costs";
   if (kind == "pair") return "pairs at once";

@@ -14,9 +14,11 @@
 namespace plimsoll::calibrate {
 namespace {
 
+/// @param line of the file; 0: all of it
 Diagnostic diagnostic(Severity severity, const char* code, const std::string& path, std::string message,
-                      std::string help) {
-  return {severity,           code, {std::make_shared<SourceFile>(SourceFile{path, {}}), 0, 0, 1, {}},
+                      std::string help, int line = 0) {
+  const int column = line > 0 ? 1 : 0;
+  return {severity,           code, {std::make_shared<SourceFile>(SourceFile{path, {}}), line, column, 1, {}},
           std::move(message), {},   std::move(help)};
 }
 
@@ -50,6 +52,54 @@ std::string source_of(const std::vector<SampleFile>& files) {
   std::set<std::string> backends;
   for (const SampleFile& file : files) backends.insert(file.header.backend);
   return fmt::format("{}, {}, {}", bench, fmt::join(backends, " and "), files.front().header.date);
+}
+
+/// Samples by kind; what is no part of a fit is told, a file at a time.
+std::map<std::string, Samples> by_class(const std::vector<SampleFile>& files, Diagnostics& diagnostics) {
+  static const std::set<std::string> kinds{"gemm",       "gemm_grouped", "attention", "kernel",     "copy",
+                                           "collective", "pair",         "host",      "fixed_bytes"};
+  std::map<std::string, Samples> classes;
+  std::unordered_set<std::string> seen;
+  for (const SampleFile& file : files) {
+    std::map<std::string, std::pair<int, int>> unknown;  // kind: samples, line of the first
+    std::size_t used = 0;
+    for (const Sample& sample : file.samples) {
+      const std::string& kind = sample.point.kind;
+      if (!kinds.contains(kind)) {
+        ++unknown.try_emplace(kind, 0, sample.line).first->second.first;
+        continue;
+      }
+      // The first file's measurement of a point counts: bench before traces.  Copies are fitted to all of bench's, since they
+      // differ more from run to run, by the processor's core and its other work, than by anything a rule knows.
+      const bool first = seen.insert(key_of(sample.point)).second;
+      if (!first && (kind != "copy" || sample.source != "bench")) continue;
+      classes[kind].push_back(&sample);
+      ++used;
+    }
+    for (const auto& [kind, found] : unknown) {
+      diagnostics.push_back(diagnostic(
+          Severity::warning, "fit.kind", file.path,
+          fmt::format("nothing is fitted to the kind {}: {} samples are left out, the first here", kind, found.first),
+          fmt::format("kinds are {}", fmt::join(kinds, ", ")), found.second));
+    }
+    if (used == 0 && unknown.empty()) {
+      diagnostics.push_back(diagnostic(
+          Severity::warning, "fit.unused", file.path,
+          file.samples.empty()
+              ? "this file holds no samples"
+              : fmt::format("all {} points of this file stand in an earlier one, which counts", file.samples.size()),
+          {}));
+    }
+  }
+  return classes;
+}
+
+/// The file that holds a sample.
+const std::string& path_of(const Sample& sample, const std::vector<SampleFile>& files) {
+  for (const SampleFile& file : files) {
+    if (!file.samples.empty() && &sample >= &file.samples.front() && &sample <= &file.samples.back()) return file.path;
+  }
+  return files.front().path;
 }
 
 /// A base of another device: nothing in it is known of this one.
@@ -91,17 +141,7 @@ Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const
   Diagnostics diagnostics = check_devices(measured);
   if (has_errors(diagnostics)) return diagnostics;
   const std::vector<SampleFile> files = without_events(measured);
-  std::map<std::string, Samples> classes;
-  std::unordered_set<std::string> seen;
-  for (const SampleFile& file : files) {
-    for (const Sample& sample : file.samples) {
-      // The first file's measurement of a point counts: bench before traces.
-      if (seen.insert(key_of(sample.point)).second) classes[sample.point.kind].push_back(&sample);
-    }
-  }
-  if (classes.empty()) {
-    return Diagnostics{diagnostic(Severity::error, "fit.empty", files.front().path, "there are no samples to fit", {})};
-  }
+  std::map<std::string, Samples> classes = by_class(files, diagnostics);
   FitResult result;
   Calibration& c = result.calibration;
   const Header& header = files.front().header;
@@ -114,8 +154,15 @@ Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const
   const std::string source = source_of(files);
   c.source = base.name.empty() ? source : fmt::format("{}; what it did not measure: {}", source, base.name);
   const int multiprocessors = std::max(1, header.multiprocessors);
+  bool any = false;
   const auto take = [&](std::vector<Entry> entries) {
     for (Entry& entry : entries) {
+      for (const auto& [sample, why] : entry.left_out) {
+        diagnostics.push_back(diagnostic(Severity::warning, "fit.left_out", path_of(*sample, files),
+                                         fmt::format("{} is left out: {}", key_of(sample->point), why), {},
+                                         sample->line));
+      }
+      any = any || entry.refused.empty();
       if (!entry.refused.empty()) {
         diagnostics.push_back(diagnostic(Severity::warning, "fit.refused", files.front().path,
                                          fmt::format("{} is not fitted: {}", entry.name, entry.refused),
@@ -137,6 +184,13 @@ Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const
   for (const Sample* sample : classes["fixed_bytes"]) {
     if (const auto found = sample->figures.find("bytes"); found != sample->figures.end())
       c.fixed_bytes[sample->point.label("what")] = found->second;
+    any = true;
+  }
+  if (!any) {
+    diagnostics.push_back(diagnostic(Severity::error, "fit.empty", files.front().path,
+                                     "there is nothing here that can be fitted; no calibration is written",
+                                     "bench measures what a calibration needs: plimsoll calibrate bench"));
+    return diagnostics;
   }
   for (const auto& [kind, words] : {std::pair{"gemm", "products"},
                                     {"gemm_grouped", "grouped products"},
@@ -217,7 +271,7 @@ std::vector<Entry> compare_with(const Calibration& calibration, int multiprocess
     if (!std::isfinite(seconds)) continue;
     const std::string name = class_of(sample.point);
     Entry& entry = entries[name];
-    entry.kind = sample.point.kind;
+    entry.kind = sample.point.label("memory") == "pageable" ? "pageable copy" : sample.point.kind;
     entry.name = name;
     entry.residuals.push_back({key_of(sample.point), sample.time_s, seconds, seconds});
   }

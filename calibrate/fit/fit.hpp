@@ -19,7 +19,9 @@ struct FitResult {
 
 /// @param files samples of one device (fit.device otherwise, an error); several machines of that device are a warning
 /// @param base what the samples do not cover; its name and provenance stay with those entries
-/// Errors: fit.device, fit.empty; warnings: fit.refused for a class whose points do not determine its rule.
+/// Errors: fit.device, fit.empty (nothing can be fitted); warnings: fit.refused for a class whose points do not determine its
+/// rule, fit.left_out for a sample that says nothing, fit.kind for samples of another kind, fit.unused for a file of which
+/// nothing is fitted.
 Result<FitResult> fit_calibration(const std::vector<SampleFile>& files, const Calibration& base,
                                   const std::string& name);
 

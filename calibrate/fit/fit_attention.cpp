@@ -55,7 +55,7 @@ std::vector<Entry> fit_attention(const Samples& samples, Calibration& into, cons
       entry.range_low = entry.range_low == 0 ? flops : std::min(entry.range_low, flops);
       entry.range_high = std::max(entry.range_high, flops);
     }
-    if (const auto rate = fit_rate(group)) {
+    if (const auto rate = fit_rate(group); rate && entry.refused.empty()) {
       auto& rates = backward ? into.attention.backward : into.attention.forward;
       std::erase_if(rates, [&](const AttentionPrice::Rate& r) { return r.head_dim == rate->head_dim; });
       rates.push_back(*rate);

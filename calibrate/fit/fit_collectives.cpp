@@ -151,7 +151,9 @@ std::vector<Entry> fit_collectives(const Samples& samples, Calibration& into, co
       return
           [price = *price](const Point& p) { return collective_seconds(price, static_cast<double>(p.size("bytes"))); };
     });
-    if (auto price = fit_price(group)) {
+    if (!kind_of(op) && op != "send_receive" && op != "all_to_all_skewed") {
+      entry.refused = fmt::format("no collective is called {}", op);
+    } else if (auto price = entry.refused.empty() ? fit_price(group) : std::nullopt) {
       entry.range_low = price->points.front().first;
       entry.range_high = price->points.back().first;
       const CollectivePrice::Piece& last = price->pieces.back();

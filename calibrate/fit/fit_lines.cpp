@@ -1,6 +1,6 @@
 // Rules that are lines: kernels by bytes, copies, host costs (calibrate/fit/fit.hpp).
 //   kernel  t = fixed + min(bytes, C) / near + max(0, bytes - C) / far, C bytes of the device's last cache
-//   copy    t = fixed + bytes / bandwidth      host  the median itself
+//   copy    the same, C the size from which it goes another way      host  the median itself
 // Why two rates: the memset that empties the cache before each launch leaves it full of lines that must be written back.  A
 // kernel that reads pays for that until C bytes of its own are there (a reduction's first 63 MB on H200 go at 3.1 TB/s, the rest
 // at 4.4), one that writes leaves as much behind.
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "calibrate/fit/fit.hpp"
 #include "calibrate/fit/least_squares.hpp"
@@ -63,7 +64,7 @@ void note_range(Entry& entry, const Samples& samples, double (*size_of)(const Po
   }
 }
 
-constexpr std::size_t most_copy_points = 100;  // beyond that, the line alone
+constexpr std::size_t most_bends = 100;  // that are tried
 
 double copied_bytes(const Point& point) { return static_cast<double>(point.size("bytes")); }
 
@@ -120,7 +121,7 @@ std::vector<Entry> fit_kernels(const Samples& samples, double cache_bytes, Calib
       return [fitted = *fitted](const Point& point) { return pointwise_seconds(fitted, {}, 0, bytes_of(point), 0); };
     });
     auto price = fit_line(group, bytes_of, cache_bytes);
-    if (!price) continue;
+    if (!price || !entry.refused.empty()) continue;
     entry.rule = in_words(*price);
     // The framework's own kernel of that name, measured on this device, is another kernel than the one measured here.
     const auto base = into.kernels.find(op);
@@ -137,9 +138,51 @@ std::vector<Entry> fit_kernels(const Samples& samples, double cache_bytes, Calib
 
 namespace {
 
-/// The line, and the measured points, within which it is not needed.
+double line_seconds(const KernelPrice& line, double bytes) { return pointwise_seconds(line, {}, 0, bytes, 0); }
+
+double squares_of(const KernelPrice& line, const Samples& samples) {
+  double squares = 0;
+  for (const Sample* sample : samples)
+    squares += std::pow(line_seconds(line, copied_bytes(sample->point)) / sample->time_s - 1, 2);
+  return squares;
+}
+
+/// Beyond some size copies go another way (through a staging buffer, by another engine): the first bytes at one rate, the rest
+/// at another.  The size is a measured one, or midway between two, with the least squares, if these are a tenth below those of
+/// one rate.
+std::optional<KernelPrice> bent_line(const Samples& samples, const std::set<double>& measured) {
+  constexpr double straight = 1e-8;  // mean square of relative errors of 0.01 %
+  auto best = fit_line(samples, copied_bytes, 0);
+  if (!best) return {};
+  const double squares_straight = squares_of(*best, samples);
+  if (squares_straight < straight * static_cast<double>(samples.size())) return best;
+  std::set<double> bends;
+  double last = 0;
+  for (const double size : measured) {
+    if (last > 0) bends.insert(std::sqrt(last * size));
+    bends.insert(size);
+    last = size;
+  }
+  const std::size_t stride = 1 + bends.size() / most_bends;
+  double least = 0.9 * squares_straight;
+  std::size_t index = 0;
+  for (const double bend : bends) {
+    if (index++ % stride != 0) continue;
+    const auto line = fit_line(samples, copied_bytes, bend);
+    if (!line || line->cached_bytes <= 0) continue;
+    if (const double squares = squares_of(*line, samples); squares < least) {
+      least = squares;
+      best = line;
+    }
+  }
+  return best;
+}
+
+/// The line; where it bends, its values at the bend and at powers of two, between which they are interpolated.
 std::optional<CopyPrice> copy_price(const Samples& samples) {
-  const auto line = fit_line(samples, copied_bytes, 0);
+  std::set<double> measured;
+  for (const Sample* sample : samples) measured.insert(copied_bytes(sample->point));
+  const auto line = bent_line(samples, measured);
   if (!line) return {};
   const Point& point = samples.front()->point;
   CopyPrice price;
@@ -148,10 +191,29 @@ std::optional<CopyPrice> copy_price(const Samples& samples) {
   price.all_ranks = point.label("ranks") == "all";
   price.fixed_s = line->fixed_s;
   price.bytes_per_s = line->bytes_per_s;
-  std::map<double, double> points;
-  for (const Sample* sample : samples) points.try_emplace(copied_bytes(sample->point), sample->time_s);
-  if (points.size() <= most_copy_points) price.points.assign(points.begin(), points.end());
+  if (line->cached_bytes <= 0) return price;
+  const double beyond_s = 1 / line->bytes_per_s, within_s = 1 / line->cached_bytes_per_s;
+  price.fixed_s = std::max(0.0, line->fixed_s + line->cached_bytes * (within_s - beyond_s));
+  std::set<double> sizes{std::round(line->cached_bytes)};
+  for (double size = 512; size < 2 * *measured.rbegin(); size *= 2) sizes.insert(size);
+  for (const double size : sizes) price.points.emplace_back(size, line_seconds(*line, size));
   return price;
+}
+
+/// By how much samples of one point differ from their median, in the mean over those measured several times; 0: none was.
+double spread_of(const Samples& samples) {
+  std::map<std::string, std::vector<double>> by_point;
+  for (const Sample* sample : samples) by_point[key_of(sample->point)].push_back(sample->time_s);
+  double sum = 0;
+  int count = 0;
+  for (auto& [key, times] : by_point) {
+    if (times.size() < 2) continue;
+    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    for (const double time : times) sum += std::abs(time / *middle - 1);
+    count += static_cast<int>(times.size());
+  }
+  return count > 0 ? sum / count : 0;
 }
 
 }  // namespace
@@ -160,15 +222,19 @@ std::vector<Entry> fit_copies(const Samples& samples, Calibration& into, const s
   std::vector<Entry> entries;
   into.copy_prices.clear();
   for (const auto& [name, group] : by_label(samples, {"direction", "memory", "ranks"})) {
-    Entry entry{"copy", "copy " + name};
+    const bool pageable = group.front()->point.label("memory") == "pageable";
+    Entry entry{pageable ? "pageable copy" : "copy", "copy " + name};
     note_range(entry, group, copied_bytes);
     fit_entry(entry, group, [](const Samples& some) -> std::optional<Predict> {
       const auto fitted = copy_price(some);
       if (!fitted) return {};
       return [fitted = *fitted](const Point& point) { return copy_seconds(fitted, copied_bytes(point)); };
     });
-    if (auto price = copy_price(group)) {
-      entry.rule = fmt::format("{:.2f} us + bytes / {:.0f} GB/s", 1e6 * price->fixed_s, 1e-9 * price->bytes_per_s);
+    if (auto price = copy_price(group); price && entry.refused.empty()) {
+      entry.rule = fmt::format("{:.2f} us + bytes / {:.3g} GB/s", 1e6 * price->fixed_s, 1e-9 * price->bytes_per_s);
+      if (!price->points.empty()) entry.rule += ", at smaller sizes bent";
+      if (const double spread = spread_of(group); spread > 0)
+        entry.rule += fmt::format("; a point differs by {:.1f} % from run to run", 100 * spread);
       price->provenance = entry.provenance(source);
       if (price->to_device && price->pinned && !price->all_ranks) {
         into.copy_fixed_s = price->fixed_s;
@@ -187,10 +253,8 @@ std::vector<Entry> fit_host(const Samples& samples, Calibration& into, const std
   HostPrices& host = into.host;
   // Costs of the driver's calls; where the base knows what the framework above them costs, that stays.
   const bool framework = host.provenance.evidence != Evidence::assumed;
-  const std::map<std::string, double*> costs = {{"launch", &host.launch_compiled_s},
-                                                {"launch_latency", &host.launch_latency_s},
-                                                {"sync", &host.sync_s},
-                                                {"kernel_gap", &host.kernel_gap_s}};
+  const std::map<std::string, double*> costs = {
+      {"launch_latency", &host.launch_latency_s}, {"sync", &host.sync_s}, {"kernel_gap", &host.kernel_gap_s}};
   for (const Sample* sample : samples) {
     const std::string op = sample->point.label("op");
     Entry entry{"host", "host " + op};

@@ -9,11 +9,15 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "calibrate/fit/fit.hpp"
 
 namespace plimsoll::calibrate {
 namespace {
+
+/// Kernels that read and write memory once: what they cost a collective stands for all kernels that are not measured.
+bool is_streaming(const std::string& kernel) { return kernel == "vectorized" || kernel == "silu" || kernel == "adamw"; }
 
 /// The kind of kernel that a member of a pair is; "" for collectives and copies.
 std::string kernel_of(const std::string& member) {
@@ -21,10 +25,11 @@ std::string kernel_of(const std::string& member) {
   if (member.starts_with("grouped_gemm")) return "grouped_gemm";
   if (member.starts_with("attention_backward")) return "attention_backward";
   if (member.starts_with("attention")) return "attention_forward";
-  return member == "vectorized" || member == "silu" || member == "adamw" ? member : "";
+  return is_streaming(member) ? member : "";
 }
 bool is_collective(const std::string& member) {
-  return member.starts_with("all_") || member == "reduce_scatter" || member == "broadcast";
+  static const std::set<std::string> names{"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"};
+  return names.contains(member);
 }
 double figure(const Sample& sample, const char* name) {
   const auto found = sample.figures.find(name);
@@ -65,21 +70,42 @@ struct Measured {
   }
 };
 
-std::vector<Measured> measured(const Samples& samples) {
+/// Beyond this width of its interval, over the median, a pair is not known: bench marks such samples.
+constexpr double widest_interval = 0.1;
+
+/// Why a pair says nothing for the rule; empty: it does.
+std::string unusable(const Measured& pair) {
+  const std::string first = pair.sample->point.label("first"), second = pair.sample->point.label("second");
+  if (pair.kernel.empty()) return fmt::format("no kernel is called {}", first);
+  if (!pair.copy && !is_collective(second)) return fmt::format("no collective is called {}", second);
+  for (const double factor : {pair.first, pair.second}) {
+    if (!(factor > 0 && factor <= most_slowdown))
+      return fmt::format("a slowdown of {:.3g} makes no sense; it may be up to {:.0f}", factor, most_slowdown);
+  }
+  const double width = (pair.sample->high_s - pair.sample->low_s) / pair.sample->time_s;
+  if (width > widest_interval)
+    return fmt::format("its interval is {:.0f} % wide, beyond {:.0f} %", 100 * width, 100 * widest_interval);
+  return {};
+}
+
+/// Pairs of a kernel and a collective or copy; others (two collectives, a copy beside one) stand in the samples only.
+std::vector<Measured> measured(const Samples& samples, Entry& entry) {
   std::vector<Measured> all;
   for (const Sample* sample : samples) {
-    const std::string second = sample->point.label("second");
+    const std::string first = sample->point.label("first"), second = sample->point.label("second");
+    if ((is_collective(first) || first == "copy") && is_collective(second)) continue;
     Measured one{sample,
-                 kernel_of(sample->point.label("first")),
+                 kernel_of(first),
                  sample->point.label("resident") == "second",
                  second == "all_to_all",
                  second == "copy",
                  figure(*sample, "slowdown_first"),
                  figure(*sample, "slowdown_second")};
-    const auto sensible = [](double factor) { return factor > 0 && factor <= most_slowdown; };
-    if (one.kernel.empty() || !sensible(one.first) || !sensible(one.second)) continue;
-    if (!one.copy && !is_collective(second)) continue;
-    all.push_back(std::move(one));
+    if (std::string why = unusable(one); why.empty()) {
+      all.push_back(std::move(one));
+    } else {
+      entry.left_out.emplace_back(sample, std::move(why));
+    }
   }
   return all;
 }
@@ -100,8 +126,13 @@ std::string listed(const Means& means) {
 }  // namespace
 
 std::vector<Entry> fit_pairs(const Samples& samples, Calibration& into, const std::string& source) {
-  const std::vector<Measured> pairs = measured(samples);
-  if (pairs.empty()) return {};
+  if (samples.empty()) return {};
+  Entry entry{"pair", "pairs at once"};
+  const std::vector<Measured> pairs = measured(samples, entry);
+  if (pairs.empty()) {
+    entry.refused = "no pair of a kernel and a collective or copy is usable";
+    return {std::move(entry)};
+  }
   Means of_kind, queued, rings, exchanges, beside;
   for (const Measured& pair : pairs) {
     of_kind[pair.kind()].add(pair.first);
@@ -114,7 +145,6 @@ std::vector<Entry> fit_pairs(const Samples& samples, Calibration& into, const st
     beside[pair.kernel].add(pair.second);
   }
   const bool any_resident = !beside.empty();
-  Entry entry{"pair", "pairs at once"};
   for (const Measured& pair : pairs) {
     const double alone = figure(*pair.sample, "alone_first_s");
     const Mean& mean = of_kind[pair.kind()];
@@ -137,6 +167,11 @@ std::vector<Entry> fit_pairs(const Samples& samples, Calibration& into, const st
   for (const auto& [kernel, mean] : rings) prices.factor[kernel] = mean.value();
   prices.exchange_factor = values(exchanges);
   prices.collective_beside = values(beside);
+  // Products, attention and grouped products are measured by name: what is left streams memory.
+  Mean streaming;
+  for (const auto& [kernel, mean] : beside)
+    if (is_streaming(kernel)) streaming.add(mean.value());
+  if (streaming.count > 0) prices.collective_factor = streaming.value();
   prices.provenance = entry.provenance(source);
   return {std::move(entry)};
 }

@@ -196,7 +196,7 @@ Entry fit_plain(const Samples& samples, bool alone, Calibration& into, const std
     return [rule = *rule](const Point& p) { return rule[0] + flops_of(p) / rule[1]; };
   });
   const auto rule = plain_rule(samples);
-  if (!rule) return entry;
+  if (!rule || !entry.refused.empty()) return entry;
   into.gemm.fp32_flops_per_s = (*rule)[1];
   entry.rule = fmt::format("{:.1f} us + F / {:.3g} TFLOP/s", 1e6 * (*rule)[0], 1e-12 * (*rule)[1]);
   for (const Sample* sample : samples) {
@@ -242,7 +242,7 @@ std::vector<Entry> fit_gemm(const Samples& samples, int multiprocessors, Calibra
       entry.range_low = entry.range_low == 0 ? flops : std::min(entry.range_low, flops);
       entry.range_high = std::max(entry.range_high, flops);
     }
-    if (const auto price = fit_gemm_price(half, start, multiprocessors)) {
+    if (const auto price = fit_gemm_price(half, start, multiprocessors); price && entry.refused.empty()) {
       into.gemm = *price;
       into.gemm.provenance = entry.provenance(source);
       entry.rule = fmt::format("{:.0f} TFLOP/s in tiles, {:.1f} us, a surface of {} places over {:.2f} octaves",
@@ -313,7 +313,7 @@ std::vector<Entry> fit_grouped(const Samples& samples, Calibration& into, const 
     entry.range_low = entry.range_low == 0 ? flops : std::min(entry.range_low, flops);
     entry.range_high = std::max(entry.range_high, flops);
   }
-  if (const auto price = fit_grouped_price(samples, start)) {
+  if (const auto price = fit_grouped_price(samples, start); price && entry.refused.empty()) {
     // The framework's grouped product is another kernel than the library's measured here.
     const bool framework = is_from_framework(start.provenance);
     if (!framework) {

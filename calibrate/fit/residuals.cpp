@@ -19,17 +19,26 @@ std::uint64_t hash_of(const std::string& key) {
   return hash ^ hash >> 29;
 }
 
-/// Folds of nearly equal size: the points in the order of their hashes, dealt out in turn.
-std::vector<std::size_t> fold_of_each(const std::vector<std::string>& keys, std::size_t count) {
-  std::vector<std::size_t> order(keys.size());
-  std::iota(order.begin(), order.end(), 0U);
+struct Folds {
+  std::vector<std::size_t> of_each;
+  std::size_t count = 0;
+};
+
+/// Folds of nearly equal size: the points in the order of their hashes, dealt out in turn; few points, one by one.
+Folds folds_of(const std::vector<std::string>& keys) {
   std::vector<std::uint64_t> hashes;
   hashes.reserve(keys.size());
   for (const std::string& key : keys) hashes.push_back(hash_of(key));
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return hashes[a] < hashes[b]; });
-  std::vector<std::size_t> fold(keys.size());
-  for (std::size_t i = 0; i < order.size(); ++i) fold[order[i]] = i % count;
-  return fold;
+  std::vector<std::uint64_t> points = hashes;
+  std::sort(points.begin(), points.end());
+  points.erase(std::unique(points.begin(), points.end()), points.end());
+  Folds result;
+  result.count = points.size() < 3 * folds ? points.size() : folds;
+  for (const std::uint64_t hash : hashes) {
+    const auto rank = std::lower_bound(points.begin(), points.end(), hash) - points.begin();
+    result.of_each.push_back(static_cast<std::size_t>(rank) % result.count);
+  }
+  return result;
 }
 
 /// A point stands out whose error is beyond 15 % and beyond five times the usual one (median absolute deviation).
@@ -91,9 +100,7 @@ std::optional<Predict> fit_entry(Entry& entry, const Samples& samples, const Fit
     keys.push_back(key_of(sample->point));
     entry.residuals.push_back({keys.back(), sample->time_s, (*all)(sample->point), std::nan("")});
   }
-  // Few points are held out one by one.
-  const std::size_t count = samples.size() < 3 * folds ? samples.size() : folds;
-  const auto fold = fold_of_each(keys, count);
+  const auto [fold, count] = folds_of(keys);
   for (std::size_t held = 0; held < count; ++held) {
     Samples rest;
     for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -106,6 +113,11 @@ std::optional<Predict> fit_entry(Entry& entry, const Samples& samples, const Fit
     }
   }
   entry.outliers = outliers_of(entry.residuals);
+  if (const Errors errors = errors_of(entry.residuals, true); errors.mean > most_mean_error) {
+    entry.refused =
+        fmt::format("points are {:.0f} % off, in the mean, of what the others say of them", 100 * errors.mean);
+    return {};
+  }
   return all;
 }
 

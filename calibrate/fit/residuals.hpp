@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "calibrate/samples/sample.hpp"
@@ -27,7 +28,7 @@ struct Residual {
 
 /// One class: "gemm", "collective all_gather x2 nvlink", "kernel adamw".
 struct Entry {
-  std::string kind = {};  ///< gemm, gemm_grouped, attention, kernel, copy, collective, host, pair
+  std::string kind = {};  ///< gemm, gemm_grouped, attention, kernel, copy, pageable copy, collective, host, pair
   std::string name = {};
   std::string refused = {};  ///< why there is no fit; empty: there is one
   std::string rule = {};     ///< the coefficients in words
@@ -35,6 +36,8 @@ struct Entry {
   double range_low = 0, range_high = 0;    ///< of `variable`
   std::string variable = {};               ///< "bytes", "FLOP", "elements"
   std::vector<std::string> outliers = {};  ///< "key: +34 %"
+  /// Samples that say nothing for the rule, and why.
+  std::vector<std::pair<const Sample*, std::string>> left_out = {};
 
   Provenance provenance(const std::string& source) const;
 };
@@ -46,7 +49,11 @@ struct Errors {
 /// @param longer_than_s only points that took at least this long
 Errors errors_of(const std::vector<Residual>& residuals, bool held_out, double longer_than_s = 0);
 
-/// Fits and cross-validates; fills residuals and outliers of `entry`.
+/// Points that are predicted this far off in the mean when they are held out have no rule.
+inline constexpr double most_mean_error = 0.5;
+
+/// Fits and cross-validates; fills residuals and outliers of `entry`, or why it is refused.  Several samples of one point are
+/// held out together.
 /// @return the rule fitted to all samples
 std::optional<Predict> fit_entry(Entry& entry, const Samples& samples, const Fitter& fitter);
 

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "calibrate/samples/text_lines.hpp"
 #include "planner/spec/devices.hpp"
+#include "planner/spec/document.hpp"
 
 namespace plimsoll::calibrate {
 
@@ -73,30 +73,35 @@ double seconds_per(const std::string& unit) {
 }  // namespace
 
 Result<Imported> import_google_benchmark(const std::string& path, const ImportOptions& options) {
-  const auto file = std::make_shared<SourceFile>(SourceFile{path, {}});
   std::string text;
   PieceReader reader(path);
   for (auto piece = reader.next(); !piece.empty(); piece = reader.next()) text += piece;
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded() || !json.contains("benchmarks") || !json["benchmarks"].is_array()) {
+  // NaN is no JSON, but what is written where a time could not be taken.
+  const auto document = parse_document(std::make_shared<SourceFile>(SourceFile{path, std::move(text)}), Syntax::json);
+  if (!document) return document.diagnostics();
+  const Node* const benchmarks = document->root().find("benchmarks");
+  if (!benchmarks || !benchmarks->is_array()) {
     return Diagnostic{Severity::error,
                       "import.json",
-                      {file, 0, 0, 1, {}},
+                      document->root().place(),
                       "this is no JSON of Google Benchmark",
                       {},
                       "--benchmark_out=FILE --benchmark_out_format=json writes one"};
   }
   Diagnostics diagnostics;
+  const auto warn = [&diagnostics](const Node& at, const char* code, std::string message) {
+    diagnostics.push_back({Severity::warning, code, at.place(), std::move(message), {}, {}});
+  };
   Imported result;
   result.kind = LogKind::google_benchmark;
   result.header.backend = "import";
   result.header.device = options.device;
-  for (const auto& entry : json["benchmarks"]) {
+  for (const Node* entry : benchmarks->items()) {
     const auto text_of = [&](const char* key) {
-      const auto found = entry.find(key);
-      return found != entry.end() && found->is_string() ? found->get<std::string>() : std::string();
+      const Node* const found = entry->find(key);
+      return found && found->is_string() ? found->as_string() : std::string();
     };
-    if (entry.value("error_occurred", false)) {
+    if (const Node* failed = entry->find("error_occurred"); failed && failed->source() == "true") {
       ++result.leftovers["points that failed or were skipped"];
       continue;
     }
@@ -105,25 +110,27 @@ Result<Imported> import_google_benchmark(const std::string& path, const ImportOp
       continue;
     }
     Sample sample;
-    const double unit = seconds_per(text_of("time_unit"));
-    const auto time = entry.find("real_time");
-    const double seconds = time != entry.end() && time->is_number() ? unit * time->get<double>() : 0;
-    if (!parse_key(text_of("name"), sample.point)) {
+    const std::string name = text_of("name");
+    if (!parse_key(name, sample.point)) {
       ++result.leftovers["benchmarks of other programs"];
       continue;
     }
+    const double unit = seconds_per(text_of("time_unit"));
+    if (unit <= 0) {
+      const Node* const given = entry->find("time_unit");
+      warn(given ? *given : *entry, "import.units",
+           fmt::format("{} has no unit that is ns, us, ms or s; it is left out", name));
+      continue;
+    }
+    const Node* const time = entry->find("real_time");
+    const double seconds = time && time->is_number() ? unit * time->as_double() : 0;
     if (!std::isfinite(seconds) || seconds <= 0) {
-      diagnostics.push_back({Severity::warning,
-                             "import.time",
-                             {file, 0, 0, 1, {}},
-                             fmt::format("{} has no time above zero; it is left out", text_of("name")),
-                             {},
-                             {}});
+      warn(time ? *time : *entry, "import.time", fmt::format("{} has no time above zero; it is left out", name));
       continue;
     }
     sample.time_s = sample.low_s = sample.high_s = seconds;
     for (const auto& [key, into] : {std::pair{"low_s", &sample.low_s}, std::pair{"high_s", &sample.high_s}}) {
-      if (const auto found = entry.find(key); found != entry.end() && found->is_number()) *into = found->get<double>();
+      if (const Node* found = entry->find(key); found && found->is_number()) *into = found->as_double();
     }
     sample.source = path;
     result.samples.push_back(std::move(sample));

@@ -130,7 +130,7 @@ class Collector {
     if (e.category == "cpu_op") return take_operator(e);
     const bool kernel = e.category == "kernel";
     if (!kernel && e.category != "gpu_memcpy" && e.category != "gpu_memset") return;
-    if (!(e.duration >= 0) || !std::isfinite(e.start) || !std::isfinite(e.duration))
+    if (!(e.duration > 0) || !std::isfinite(e.start) || !std::isfinite(e.duration))
       return leave("events with no usable time");
     const Kernel k{e.start, e.start + e.duration, e.external_id, e.stream};
     busy_.push_back(k);

@@ -105,6 +105,19 @@ std::optional<Row> row_of(std::string_view line) {
   return {};
 }
 
+/// A row that ends before its first bandwidths.
+bool is_cut(std::string_view line) {
+  static const std::set<std::string_view> types{"int8", "uint8", "int32",  "uint32",   "int64",  "uint64",
+                                                "half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2"};
+  const auto words = words_of(line);
+  for (std::size_t first = 0; first + 2 < words.size() && first < 4; ++first) {
+    if (number<std::int64_t>(words[first]) && number<std::int64_t>(words[first + 1]) &&
+        types.contains(words[first + 2]))
+      return true;
+  }
+  return false;
+}
+
 class Reader {
  public:
   Reader(const std::string& path, const ImportOptions& options)
@@ -121,8 +134,9 @@ class Reader {
     if (text.find("NCCL INFO") != std::string_view::npos || text.find("NCCL WARN") != std::string_view::npos)
       return leave("NCCL_DEBUG lines");
     const std::size_t hash = text.find('#');
-    const auto row = row_of(text.substr(0, hash == std::string_view::npos ? text.size() : hash));
-    if (row) return take(*row);
+    const std::string_view table = text.substr(0, hash == std::string_view::npos ? text.size() : hash);
+    if (const auto row = row_of(table)) return take(*row);
+    if (is_cut(table)) return warn("cut", "this row ends before its time and bandwidths; it is left out");
     read_header(text);
   }
 

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 
 #include "calibrate/samples/text_lines.hpp"
 #include "planner/base/machine_error.hpp"
@@ -24,11 +26,21 @@ class Characters {
   struct Source {
     explicit Source(const std::string& path) : reader(path) { refill(); }
     void refill() {
-      const std::string_view piece = reader.next();
+      std::string_view piece = reader.next();
+      // Python writes NaN where a number is due, which is no JSON: as 0 it is counted among the times that are none.
+      if (piece.find("NaN") != std::string_view::npos) {
+        mended = piece;
+        for (std::size_t i = 0; (i = mended.find("NaN", i)) != std::string::npos; i += 3) {
+          const std::size_t before = i == 0 ? std::string::npos : mended.find_last_not_of(' ', i - 1);
+          if (before != std::string::npos && mended[before] == ':') mended.replace(i, 3, "0.0");
+        }
+        piece = mended;
+      }
       at = piece.data();
       end = at + piece.size();
     }
     PieceReader reader;
+    std::string mended;
     const char *at = nullptr, *end = nullptr;
   };
 

@@ -126,7 +126,7 @@ struct CollectivePrice {
 
 struct HostPrices {
   double launch_forward_s = 29e-6, launch_backward_s = 30e-6, launch_optimizer_s = 14e-6;
-  double launch_compiled_s = 6e-6;       ///< launches of a compiled layer
+  double launch_compiled_s = 6e-6;  ///< a fused kernel of a compiled layer: its launch, its share of guards and call
   std::map<std::string, double> work_s;  ///< by HostWorkKind's name, per count
   double launch_latency_s = 6e-6;        ///< call to kernel on an idle stream
   double kernel_gap_s = 2e-6;            ///< from one kernel to the next of a full queue
@@ -144,9 +144,9 @@ struct InterferencePrices {
   std::map<std::string, double> factor;           ///< "other" for the rest
   std::map<std::string, double> exchange_factor;  ///< beside an all-to-all; of kinds that are not in it: `factor`
   std::map<std::string, double>
-      collective_beside;  ///< a collective; beside kinds that are not in it: collective_factor
-  double collective_factor = 1.08;
-  double copy_in_factor = 1.0;  ///< copies on a stream of their own and memory-bound kernels beside each other
+      collective_beside;            ///< a collective; beside kinds that are not in it: collective_factor
+  double collective_factor = 1.08;  ///< by bench: the mean of kernels that stream memory
+  double copy_in_factor = 1.0;      ///< copies on a stream of their own and memory-bound kernels beside each other
   Provenance provenance;
 };
 
@@ -155,7 +155,7 @@ struct CopyPrice {
   bool to_device = true, pinned = true;
   bool all_ranks = false;  ///< all ranks of the node copy at once
   double fixed_s = 3e-6, bytes_per_s = 50e9;
-  std::vector<std::pair<double, double>> points;  ///< measured: bytes, seconds, rising; inside them they count
+  std::vector<std::pair<double, double>> points;  ///< of the curve: bytes, seconds, rising; inside them they count
   Provenance provenance;
 };
 

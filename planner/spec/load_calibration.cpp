@@ -2,8 +2,11 @@
 // what it leaves out, and these alone where none is named (planner/spec/read_calibration.hpp).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,30 +23,74 @@ Result<Calibration> read_file(const std::string& path, std::string name) {
   return read_calibration(*document, std::move(name));
 }
 
-/// Names are open: a rule may come with a kernel that other files do not know.  One that is nearly that of a kernel which the
-/// calibration lacks is a slip of the pen.
-template <class Price>
-void report_slips(const std::map<std::string, Price>& given, const std::map<std::string, Price>& known,
-                  const std::string& where, Diagnostics& diagnostics) {
-  std::vector<std::string> lacking;
-  for (const auto& [key, price] : known)
-    if (given.count(key) == 0) lacking.push_back(key);
-  for (const auto& [key, price] : given) {
-    if (known.count(key) != 0) continue;
-    if (const auto meant = nearest(key, lacking))
-      diagnostics.push_back({Severity::warning,
-                             "calibration.unknown",
-                             {},
-                             fmt::format("{}/{} prices nothing", where, key),
-                             {},
-                             fmt::format("did you mean {}?", *meant)});
+/// Warns of names in a section of the file, an object at `pointer`, that price nothing.
+class NameCheck {
+ public:
+  NameCheck(const Document& document, Diagnostics& diagnostics) : root_(document.root()), diagnostics_(diagnostics) {}
+
+  /// @param open names that nobody knows are let pass unless they are nearly one that the file lacks: a slip of the pen
+  void section(const std::string& pointer, const std::set<std::string>& known, bool open) {
+    const Node* const node = at(pointer);
+    if (!node || !node->is_object()) return;
+    std::vector<std::string> lacking;
+    for (const std::string& name : known)
+      if (!node->find(name)) lacking.push_back(name);
+    for (const Node::Member& member : node->members()) {
+      if (known.contains(member.key)) continue;
+      const auto meant = nearest(member.key, lacking);
+      if (open && !meant) continue;
+      std::string help = "the names are those in the listing of plimsoll explain";
+      if (meant) help = fmt::format("did you mean {}?", *meant);
+      if (member.key == "other") help = "kinds that are not named here take their entry of factor, or collective";
+      diagnostics_.push_back({Severity::warning,
+                              "calibration.unknown",
+                              member.value->key_place(),
+                              fmt::format("{}/{} prices nothing", pointer, member.key),
+                              {},
+                              std::move(help)});
+    }
   }
+
+ private:
+  /// "/interference/factor"; null where there is none.
+  const Node* at(std::string_view pointer) const {
+    const Node* node = &root_;
+    while (node && !pointer.empty()) {
+      const std::size_t end = std::min(pointer.find('/', 1), pointer.size());
+      node = node->find(pointer.substr(1, end - 1));
+      pointer.remove_prefix(end);
+    }
+    return node;
+  }
+
+  const Node& root_;
+  Diagnostics& diagnostics_;
+};
+
+template <class Value>
+std::set<std::string> keys_of(const std::map<std::string, Value>& map) {
+  std::set<std::string> keys;
+  for (const auto& [key, value] : map) keys.insert(key);
+  return keys;
+}
+
+/// Files may price kernels that no step has (bench measures some); what they say of pairs and of the host is looked up by name.
+void check_names(const Document& document, const Calibration& published, Diagnostics& diagnostics) {
+  NameCheck check(document, diagnostics);
+  check.section("/kernels", keys_of(published.kernels), true);
+  check.section("/host/work_us", keys_of(published.host.work_s), false);
+  // Between them these two name every kind of kernel (a test compares).
+  std::set<std::string> kinds = keys_of(published.kernels);
+  kinds.merge(keys_of(published.interference.factor));
+  check.section("/interference/factor", kinds, false);
+  kinds.erase("other");
+  check.section("/interference/factor_exchange", kinds, false);
+  check.section("/interference/collective_beside", kinds, false);
 }
 
 /// What a calibration does not hold is priced by the published figures, and said.
-void fill_holes(Calibration& calibration, const ClusterSpec& cluster, const std::string& name,
+void fill_holes(Calibration& calibration, const Calibration& published, const std::string& name,
                 Diagnostics& diagnostics) {
-  const Calibration published = published_prices(cluster);
   std::vector<std::string> holes;
   if (calibration.gemm.tiles.empty()) {
     calibration.gemm = published.gemm;
@@ -57,13 +104,6 @@ void fill_holes(Calibration& calibration, const ClusterSpec& cluster, const std:
     calibration.host = published.host;
     holes.emplace_back("host");
   }
-  report_slips(calibration.kernels, published.kernels, "/kernels", diagnostics);
-  report_slips(calibration.host.work_s, published.host.work_s, "/host/work_us", diagnostics);
-  const InterferencePrices& beside = calibration.interference;
-  const auto& kernels_beside = published.interference.factor;
-  report_slips(beside.factor, kernels_beside, "/interference/factor", diagnostics);
-  report_slips(beside.exchange_factor, kernels_beside, "/interference/factor_exchange", diagnostics);
-  report_slips(beside.collective_beside, kernels_beside, "/interference/collective_beside", diagnostics);
   const std::size_t priced = calibration.kernels.size();
   calibration.kernels.insert(published.kernels.begin(), published.kernels.end());
   if (const std::size_t missing = calibration.kernels.size() - priced; missing > 0)
@@ -84,7 +124,9 @@ Result<Calibration> load_calibration(std::string_view file_or_preset, const Clus
   const std::string asked(file_or_preset);
   if (!asked.empty()) {
     const auto preset = find_preset("calibrations", asked);
-    auto result = read_file(preset ? preset->string() : asked, asked);
+    auto document = parse_document(load_source(preset ? preset->string() : asked));
+    if (!document || has_errors(document.diagnostics())) return document.diagnostics();
+    auto result = read_calibration(*document, asked);
     if (result && result->device != cluster.device.name) {
       result.diagnostics().push_back({Severity::warning,
                                       "calibration.device",
@@ -94,7 +136,11 @@ Result<Calibration> load_calibration(std::string_view file_or_preset, const Clus
                                       {},
                                       "its times are those of another device"});
     }
-    if (result) fill_holes(*result, cluster, asked, result.diagnostics());
+    if (result) {
+      const Calibration published = published_prices(cluster);
+      check_names(*document, published, result.diagnostics());
+      fill_holes(*result, published, asked, result.diagnostics());
+    }
     return result;
   }
   if (!cluster.calibration.empty()) {

@@ -22,8 +22,11 @@ namespace {
 
 constexpr double alone_s = 0.012;  ///< of each side: several calls of each
 constexpr std::int64_t collective_bytes = std::int64_t{256} << 20;
-constexpr std::int64_t resident_bytes = std::int64_t{1} << 30;  ///< takes as long as several kernels
-constexpr double lead_us = 30;                                  ///< until a collective's blocks have their SMs
+constexpr std::int64_t least_resident_bytes = std::int64_t{1} << 30;
+constexpr std::int64_t most_resident_bytes = std::int64_t{1} << 33;
+/// Kernels that a resident collective must outlast: it may end anywhere within the last, half of which is uncertain.
+constexpr double kernels_beside = 12;
+constexpr double lead_us = 30;  ///< until a collective's blocks have their SMs
 constexpr std::int64_t streaming_elements = std::int64_t{1} << 27;
 
 /// The compute that a member's name stands for: gemm_M_N_K, grouped_gemm[_GROUPS_M_N_K], attention[_backward][_LENGTH], or a
@@ -196,10 +199,21 @@ class Pair : public Work {
 
 std::unique_ptr<Work> prepare_pair(const Point& point, Nccl* nccl, Ranks& ranks) {
   const bool resident = point.label("resident") == "second";
-  const std::int64_t bytes = resident ? resident_bytes : collective_bytes;
+  std::int64_t bytes = resident ? least_resident_bytes : collective_bytes;
   Launch first = member(point.label("first"), "world", bytes, nccl);
   Launch second = member(point.label("second"), "second", bytes, nccl);
   main_stream().wait();
+  if (resident) {
+    const Launch align = nccl ? Launch([nccl](cudaStream_t s) { nccl->align(s); }) : Launch();
+    const auto seconds = [&](const Launch& launch) {
+      launch(main_stream().get());  // warm
+      return ranks.maximum(queued_seconds(main_stream(), 300, align, launch, 2));
+    };
+    const double lasts = kernels_beside * seconds(first), one = seconds(second);
+    while (bytes < most_resident_bytes && one * static_cast<double>(bytes / least_resident_bytes) < lasts) bytes *= 2;
+    if (bytes > least_resident_bytes) second = member(point.label("second"), "second", bytes, nccl);
+    main_stream().wait();
+  }
   return std::make_unique<Pair>(std::move(first), std::move(second), resident, nccl, ranks);
 }
 

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "calibrate/bench/backend.hpp"
+#include "calibrate/bench/host/floats.hpp"
 #include "calibrate/bench/host/host_collectives.hpp"
 #include "calibrate/bench/machine_name.hpp"
 #include "calibrate/bench/ranks.hpp"
@@ -39,8 +40,8 @@ class TimedWork : public Work {
   int calls_;
 };
 
-std::vector<float> random_floats(std::int64_t count, unsigned seed) {
-  std::vector<float> values(static_cast<std::size_t>(count));
+Floats random_floats(std::int64_t count, unsigned seed) {
+  Floats values(static_cast<std::size_t>(count));
   std::minstd_rand engine(seed);
   std::uniform_real_distribution<float> uniform(-1, 1);
   for (float& value : values) value = uniform(engine);
@@ -58,12 +59,10 @@ std::unique_ptr<Work> product(const Point& point) {
 std::unique_ptr<Work> kernel(const Point& point) {
   const std::string op = point.label("op");
   const std::int64_t count = point.size("elements");
-  const auto x = std::make_shared<std::vector<float>>(random_floats(count, 1));
-  const auto y = std::make_shared<std::vector<float>>(random_floats(count, 2));
-  const auto z = std::make_shared<std::vector<float>>(random_floats(count, 3));
-  const auto map = [count](const std::shared_ptr<std::vector<float>>& v) {
-    return Eigen::Map<Eigen::ArrayXf>(v->data(), count);
-  };
+  const auto x = std::make_shared<Floats>(random_floats(count, 1));
+  const auto y = std::make_shared<Floats>(random_floats(count, 2));
+  const auto z = std::make_shared<Floats>(random_floats(count, 3));
+  const auto map = [count](const std::shared_ptr<Floats>& v) { return Eigen::Map<Eigen::ArrayXf>(v->data(), count); };
   const int calls = static_cast<int>(std::max<std::int64_t>(1, 65536 / count));
   if (op == "vectorized") return std::make_unique<TimedWork>([=] { map(z) = map(x) + map(y); }, calls);
   if (op == "flat_copy")
@@ -71,8 +70,8 @@ std::unique_ptr<Work> kernel(const Point& point) {
   if (op == "fill") return std::make_unique<TimedWork>([=] { map(z).setConstant(1); }, calls);
   if (op == "silu") return std::make_unique<TimedWork>([=] { map(z) = map(x) / (1 + (-map(x)).exp()); }, calls);
   if (op == "adamw") {
-    const auto m = std::make_shared<std::vector<float>>(x->size());
-    const auto v = std::make_shared<std::vector<float>>(x->size());
+    const auto m = std::make_shared<Floats>(x->size());
+    const auto v = std::make_shared<Floats>(x->size());
     return std::make_unique<TimedWork>(
         [=] {
           map(m) = 0.9F * map(m) + 0.1F * map(y);
@@ -86,8 +85,8 @@ std::unique_ptr<Work> kernel(const Point& point) {
 
 std::unique_ptr<Work> copy(const Point& point) {
   const std::int64_t count = point.size("bytes") / 4;
-  const auto x = std::make_shared<std::vector<float>>(random_floats(count, 1));
-  const auto y = std::make_shared<std::vector<float>>(random_floats(count, 2));
+  const auto x = std::make_shared<Floats>(random_floats(count, 1));
+  const auto y = std::make_shared<Floats>(random_floats(count, 2));
   return std::make_unique<TimedWork>([=] { std::memcpy(y->data(), x->data(), x->size() * 4); },
                                      static_cast<int>(std::max<std::int64_t>(1, 65536 / count)));
 }

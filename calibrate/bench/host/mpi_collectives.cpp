@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
+#include "calibrate/bench/host/floats.hpp"
 #include "calibrate/bench/host/host_collectives.hpp"
 
 namespace plimsoll::calibrate {
@@ -22,8 +23,8 @@ class MpiCollectives : public HostCollectives {
   std::function<void()> prepare(const Point& point) override {
     const std::string op = point.label("op");
     const auto elements = static_cast<std::size_t>(point.size("bytes")) / sizeof(float);
-    const auto send = std::make_shared<std::vector<float>>(elements, 1.0F);
-    const auto receive = std::make_shared<std::vector<float>>(elements, 0.0F);
+    const auto send = std::make_shared<Floats>(elements, 1.0F);
+    const auto receive = std::make_shared<Floats>(elements, 0.0F);
     const int all = static_cast<int>(elements);
     const int part = all / ranks_;
     MPI_Comm const world = MPI_COMM_WORLD;

@@ -5,14 +5,13 @@
 #include <cstring>
 #include <span>
 
+#include "calibrate/bench/host/floats.hpp"
 #include "calibrate/bench/host/host_collectives.hpp"
 #include "calibrate/bench/ranks.hpp"
 #include "planner/ranks/meeting.hpp"
 
 namespace plimsoll::calibrate {
 namespace {
-
-using Floats = std::vector<float>;
 
 class TcpCollectives : public HostCollectives {
  public:

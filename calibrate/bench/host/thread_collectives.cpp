@@ -7,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "calibrate/bench/host/floats.hpp"
 #include "calibrate/bench/host/host_collectives.hpp"
 
 namespace plimsoll::calibrate {
@@ -69,13 +70,13 @@ class ThreadCollective : public Work {
       for (std::size_t i = 0; i < part_; ++i) sum[i] += part[i];
     }
   }
-  void copy_part(const std::vector<float>& from, std::size_t i, std::vector<float>& to, std::size_t j) const {
+  void copy_part(const Floats& from, std::size_t i, Floats& to, std::size_t j) const {
     std::memcpy(to.data() + j * part_, from.data() + i * part_, part_ * sizeof(float));
   }
 
   std::string op_;
   std::size_t ranks_, part_;
-  std::vector<std::vector<float>> input_, output_;
+  std::vector<Floats> input_, output_;
 };
 
 }  // namespace

@@ -140,6 +140,45 @@ TEST(GoogleBenchmark, PointsWithTheirUnitsAndForeignOnesCounted) {
   EXPECT_EQ(imported.diagnostics().front().code, "import.time");
 }
 
+TEST(NcclTests, ARowThatIsCutShortIsNamed) {
+  const test::TemporaryFolder folder;
+  const auto imported = import_nccl_tests(
+      folder.write("all_gather_perf.log",
+                   std::string(all_gather_log) + "    16777216       2097152  bfloat16    none      -1   15"),
+      {});
+  ASSERT_TRUE(imported);
+  EXPECT_EQ(imported->samples.size(), 4U);
+  EXPECT_EQ(imported.diagnostics().back().code, "import.cut");
+  EXPECT_EQ(imported.diagnostics().back().place.line, 14);
+}
+
+TEST(Kineto, TimesThatAreNoneAreCountedAndTheRestUsed) {
+  const test::TemporaryFolder folder;
+  std::string text = std::string(trace) + "]}";
+  const std::string whole = "\"dur\":500";
+  ASSERT_NE(text.find(whole), std::string::npos);
+  text.replace(text.find(whole), whole.size(), "\"dur\": NaN");
+  const auto imported = import_kineto(folder.write("t.json", text), {});
+  ASSERT_TRUE(imported);
+  EXPECT_TRUE(imported.diagnostics().empty());
+  EXPECT_EQ(imported->samples.size(), 2U);
+}
+
+TEST(GoogleBenchmark, UnknownUnitsAndTimesThatAreNoneAreNamedByLine) {
+  const test::TemporaryFolder folder;
+  const auto imported = import_google_benchmark(folder.write("b.json", R"({"benchmarks":[
+{"name":"copy/bytes=1","real_time":22.5,"time_unit":"fortnights"},
+{"name":"copy/bytes=2","real_time":NaN,"time_unit":"us"},
+{"name":"copy/bytes=4","real_time":-3,"time_unit":"us"},
+{"name":"copy/bytes=8","real_time":3,"time_unit":"us"}]})"),
+                                                {.op = "", .tier = "", .device = "h100"});
+  ASSERT_TRUE(imported);
+  EXPECT_EQ(imported->samples.size(), 1U);
+  std::vector<std::string> codes;
+  for (const Diagnostic& d : imported.diagnostics()) codes.push_back(d.code + ":" + std::to_string(d.place.line));
+  EXPECT_THAT(codes, testing::ElementsAre("import.units:2", "import.time:3", "import.time:4"));
+}
+
 TEST(Import, OtherFilesAreOfNoKnownKind) {
   const test::TemporaryFolder folder;
   EXPECT_EQ(kind_of_log(folder.write("a", "hello\n")), LogKind::unknown);

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "planner/spec/read_calibration.hpp"
 #include "planner/spec/read_cluster.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace plimsoll {
 namespace {
@@ -97,6 +99,25 @@ TEST_F(PricesTest, ProductsOfABatchPassTheMemoryOnce) {
   calibration_.gemm.memory_bytes_per_s = 1e12;
   const Kernel kernel = Kernel::gemm(2048, 2048, 64, DType::bf16, 64);
   EXPECT_EQ(cost(kernel), kernel.bytes.count);  // a picosecond a byte
+}
+
+// What names a calibration may price is read off the published figures: they must hold every kind that a step program has.
+TEST_F(PricesTest, EveryKernelAndEveryHostWorkHasANameThatCalibrationsKnow) {
+  std::string factors, work;
+  for (int i = 0; i < kernel_kind_count; ++i)
+    factors += std::string(i == 0 ? "" : ", ") + '"' + name_of(static_cast<KernelKind>(i)) + "\": 1.1";
+  for (int i = 0; i < host_work_kind_count; ++i) {
+    if (static_cast<HostWorkKind>(i) == HostWorkKind::cpu_adam) continue;  // priced by the element
+    work += std::string(work.empty() ? "" : ", ") + '"' + name_of(static_cast<HostWorkKind>(i)) + "\": 1";
+  }
+  const test::TemporaryFolder folder;
+  const std::string text =
+      R"({"format": "plimsoll-calibration/1", "device": "h200", "interference": {"factor_exchange": {)" + factors +
+      R"(}}, "host": {"work_us": {)" + work + "}}}";
+  const auto calibration = load_calibration(folder.write("calibration.json", text), cluster_);
+  ASSERT_TRUE(calibration);
+  for (const Diagnostic& diagnostic : calibration.diagnostics())
+    EXPECT_NE(diagnostic.code, "calibration.unknown") << diagnostic.message;
 }
 
 }  // namespace

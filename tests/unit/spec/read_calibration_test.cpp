@@ -85,7 +85,27 @@ TEST(ReadCalibration, ANameThatIsNearlyAKnownOneIsTold) {
   const Diagnostic* warning = find(calibration.diagnostics(), "calibration.unknown");
   ASSERT_NE(warning, nullptr);
   EXPECT_THAT(warning->message, HasSubstr("/kernels/vectorised"));
+  EXPECT_EQ(warning->place.line, 1);
+  EXPECT_GT(warning->place.column, 50);
   EXPECT_THAT(warning->help, HasSubstr("vectorized"));
+}
+
+TEST(ReadCalibration, NamesBesideACollectiveAreThoseOfKernels) {
+  const auto told = [](const std::string& sections) {
+    std::vector<std::string> messages;
+    const auto calibration = read(sections);
+    EXPECT_TRUE(calibration);
+    for (const Diagnostic& diagnostic : calibration.diagnostics())
+      if (diagnostic.code == "calibration.unknown") messages.push_back(diagnostic.message);
+    return messages;
+  };
+  EXPECT_THAT(told(R"(, "interference": {"factor": {"banana": 1.2, "other": 1.1, "reduce_norm": 1.1, "gemm": 1.3}})"),
+              testing::ElementsAre("/interference/factor/banana prices nothing"));
+  EXPECT_THAT(told(R"(, "interference": {"factor_exchange": {"other": 1.2}, "collective_beside": {"other": 2}})"),
+              testing::ElementsAre("/interference/factor_exchange/other prices nothing",
+                                   "/interference/collective_beside/other prices nothing"));
+  EXPECT_THAT(told(R"(, "host": {"work_us": {"pythn": 1}})"),
+              testing::ElementsAre("/host/work_us/pythn prices nothing"));
 }
 
 TEST(ReadCalibration, TwoCurvesOfOneCollectiveContradictEachOther) {
