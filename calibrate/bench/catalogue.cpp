@@ -257,17 +257,17 @@ std::vector<Case> host_grid(int world) {
   }
   for (const char* op : {"vectorized", "flat_copy", "fill", "silu", "adamw"}) {
     for (std::int64_t elements = 1 << 12; elements <= 1 << 20; elements *= 4)
-      grid.add(1, "kernel", {{"op", op}, {"dtype", "fp32"}}, {{"elements", elements}});
+      grid.add(0, "kernel", {{"op", op}, {"dtype", "fp32"}}, {{"elements", elements}});
   }
   for (std::int64_t bytes = 1 << 12; bytes <= 1 << 24; bytes *= 4)
-    grid.add(1, "copy", {{"direction", "host_to_device"}, {"memory", "pinned"}, {"ranks", "one"}}, {{"bytes", bytes}});
+    grid.add(0, "copy", {{"direction", "host_to_device"}, {"memory", "pinned"}, {"ranks", "one"}}, {{"bytes", bytes}});
   for (const char* op : {"launch", "sync"}) grid.add(0, "host", {{"op", op}}, {});
   grid.add(1, "host", {{"op", "cpu_adam"}}, {{"elements", 1 << 18}});
   // With one process the ranks are threads.
   const bool processes = world > 1;
   for (const char* op : {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}) {
     for (std::int64_t bytes = 1 << 12; bytes <= 1 << 22; bytes *= 8)
-      grid.add(1, "collective", {{"op", op}, {"dtype", "fp32"}, {"group", "world"}, {"tier", "pcie"}},
+      grid.add(0, "collective", {{"op", op}, {"dtype", "fp32"}, {"group", "world"}, {"tier", "pcie"}},
                {{"bytes", bytes}, {"ranks", processes ? world : 2}}, processes);
   }
   return grid.take();

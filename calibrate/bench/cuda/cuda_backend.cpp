@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdlib>
+#include <iterator>
+#include <string>
 
 #include "calibrate/bench/cuda/kernels.hpp"
 #include "calibrate/bench/cuda/management.hpp"
@@ -58,7 +60,9 @@ class CudaBackend : public Backend {
     Header h;
     h.device_name = static_cast<const char*>(properties_.name);
     h.device = device_key(h.device_name, static_cast<std::int64_t>(properties_.totalGlobalMem));
-    h.machine = machine_name({h.device_name, bus_id(device_)});
+    // Virtual machines of one image agree in name and bus: the device's own identifier tells them apart.
+    h.machine = machine_name(
+        {h.device_name, std::string(std::begin(properties_.uuid.bytes), std::end(properties_.uuid.bytes))});
     h.backend = "cuda";
     h.date = today();
     h.versions = fmt::format("driver {}, {}, {}", management_.driver(), library_versions(), nccl_version());

@@ -51,6 +51,13 @@ TEST(Chain, BenchFitSimulateReport) {
   EXPECT_THAT(check.output, HasSubstr("drifted most"));
 }
 
+TEST(Check, EveryClassOfTheHostsIsMeasuredAgain) {
+  const Ran check = run(calibrate + " check host --backend host --seconds 5");
+  ASSERT_EQ(check.code, 0) << check.output;
+  for (const char* kind : {"gemm", "kernel silu", "copy host_to_device", "collective all_to_all"})
+    EXPECT_THAT(check.output, HasSubstr(kind));
+}
+
 std::vector<std::string> keys_in(const std::string& path) {
   const auto file = read_samples(path);
   std::vector<std::string> keys;
