@@ -23,10 +23,13 @@ int report(const ReportOptions& options) {
   const auto calibration = load_calibration_file(options.calibration);
   const auto loaded = load_samples(options.samples);
   if (!calibration || !loaded) return exit_code::input;
-  const std::vector<SampleFile> files = without_events(*loaded);
+  std::vector<SampleFile> files = without_events(*loaded);
   std::vector<Entry> entries;
-  std::size_t doubtful = 0, failed = 0, without = 0;
-  for (const SampleFile& file : files) {
+  std::size_t doubtful = 0, failed = 0, without = 0, others = 0;
+  for (SampleFile& file : files) {
+    others += std::erase_if(file.samples, [&](const Sample& sample) {
+      return sample.source == "bench" && !speaks_of(*calibration, sample.point);
+    });
     for (const Entry& entry : compare_with(*calibration, file.header.multiprocessors, file.samples)) {
       const auto same =
           std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.name == entry.name; });
@@ -52,6 +55,9 @@ int report(const ReportOptions& options) {
         fmt::format("{} against its samples\n{}\n{} samples have no rule here (host costs, pairs, fixed bytes); {} are "
                     "marked as doubtful, {} points failed\n",
                     calibration->name, errors_text(entries, false, true), without, doubtful, failed));
+    if (others > 0)
+      print(fmt::format("{} samples were left out: what the calibration says there is of a framework's kernels\n",
+                        others));
   }
   return exit_code::ok;
 }

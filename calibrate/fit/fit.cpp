@@ -79,7 +79,7 @@ std::map<std::string, Samples> by_class(const std::vector<SampleFile>& files, Di
     for (const auto& [kind, found] : unknown) {
       diagnostics.push_back(diagnostic(
           Severity::warning, "fit.kind", file.path,
-          fmt::format("nothing is fitted to the kind {}: {} samples are left out, the first here", kind, found.first),
+          fmt::format("nothing is fitted to the kind {}; of its samples ({}) this is the first", kind, found.first),
           fmt::format("kinds are {}", fmt::join(kinds, ", ")), found.second));
     }
     if (used == 0 && unknown.empty()) {
