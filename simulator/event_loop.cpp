@@ -23,7 +23,7 @@ EventLoop::EventLoop(std::vector<RanksOnClock> ranks, const Prices& prices, std:
       latency_(prices.launch_latency()),
       depth_(static_cast<std::uint32_t>(prices.queue_depth())),
       tell_of_(tell_of),
-      arrivals_(groups) {
+      arrivals_(groups * lane_count) {
   for (std::size_t c = 0; c < ranks.size(); ++c) {
     classes_[c].ranks = std::move(ranks[c]);
     classes_[c].instances.resize(classes_[c].ranks.priced->order.size());
@@ -239,8 +239,8 @@ void EventLoop::meet(std::size_t c, std::size_t l, const PricedOp& op) {
   LaneState& lane = state.lanes[l];
   lane.arrived = disturbed_ = true;
   state.next[l] = never;
-  if (state.resident++ == 0 || classes_.size() > 1) set_rates(state);
-  auto& meeting = arrivals_[op.group];
+  if ((op.resident && state.resident++ == 0) || classes_.size() > 1) set_rates(state);
+  auto& meeting = arrivals_[meeting_of(op)];
   meeting.emplace_back(c, l);
   if (meeting.size() < classes_.size()) return;
   for (const auto& [i, j] : meeting) {
@@ -287,10 +287,8 @@ void EventLoop::finish(std::size_t c, std::size_t l) {
   ++lane.head;
   state.next[l] = never;
   if (--state.on_device == 0) state.idle_since = now_;
-  if (op.collective) {
-    --state.resident;
-    state.flows_changed = true;
-  }
+  if (op.resident) --state.resident;
+  if (op.collective) state.flows_changed = true;
   if (op.collective || state.resident > 0 || l == copy_in) set_rates(state);
   refresh(state, l);
   for (std::size_t j = 0; state.blocked > 0 && j < lanes_on_device; ++j) {
@@ -324,7 +322,8 @@ void EventLoop::set_rates(ClassState& state) {
   for (std::size_t l = 0; l < lanes_on_device; ++l) {
     if (running[l] == nullptr) continue;
     if (running[l]->collective) {
-      set_rate(state, l, state.lanes[l].share / (computing ? prices_.collective_interference(computing->kind) : 1));
+      const double stretched = computing && running[l]->resident ? prices_.collective_interference(computing->kind) : 1;
+      set_rate(state, l, state.lanes[l].share / stretched);
       continue;
     }
     double rate = state.resident > 0 ? 1 / prices_.interference(running[l]->kind, exchanging) : 1;
@@ -370,10 +369,10 @@ void EventLoop::finalise() {
 }
 
 /// The ranks that have not come to a collective.
-std::string EventLoop::missing_at(GroupId group) const {
+std::string EventLoop::missing_at(std::size_t place) const {
   std::vector<std::string> missing;
   for (std::size_t c = 0; c < classes_.size(); ++c) {
-    const auto& meeting = arrivals_[group];
+    const auto& meeting = arrivals_[place];
     if (std::any_of(meeting.begin(), meeting.end(), [c](const auto& member) { return member.first == c; })) continue;
     missing.push_back(classes_[c].ranks.name);
   }
@@ -391,7 +390,7 @@ void EventLoop::note_unfinished(const ClassState& state) {
     if (lane.head >= lane.issued) continue;
     const PricedOp& head = *lane.op;
     const std::uint32_t blocked_on = state.blocked_on[l];
-    const std::string what = blocked_on != none ? named(priced.of(blocked_on)) : missing_at(head.group);
+    const std::string what = blocked_on != none ? named(priced.of(blocked_on)) : missing_at(meeting_of(head));
     timeline_.unfinished.push_back(fmt::format("{}: {} waits for {}", state.ranks.name, named(head), what));
   }
   if (state.host_waits_for >= 0)

@@ -79,7 +79,7 @@ class EventLoop {
     std::uint32_t host_goes_on_at = 0;  ///< as soon as so few ops of that lane are issued and have not ended
     SimTime host_free = 0;
     std::uint32_t last_sync = none;
-    int resident = 0;            ///< collectives running or arrived
+    int resident = 0;            ///< collectives running or arrived whose kernels hold multiprocessors
     int on_device = 0;           ///< lanes running or arrived
     bool flows_changed = false;  ///< since the shares were solved
     SimTime idle_since = 0, idle = 0;
@@ -101,7 +101,11 @@ class EventLoop {
   void solve_shares(ClassState& state);
   void set_rate(ClassState& state, std::size_t l, double rate);
   void finalise();
-  std::string missing_at(GroupId group) const;
+  /// Collectives of a group meet by lane.
+  static std::size_t meeting_of(const PricedOp& op) {
+    return std::size_t{op.group} * lane_count + static_cast<std::size_t>(op.lane);
+  }
+  std::string missing_at(std::size_t place) const;
   void note_unfinished(const ClassState& state);
 
   std::vector<ClassState> classes_;
@@ -110,7 +114,7 @@ class EventLoop {
   const std::uint32_t depth_;
   const int tell_of_;
   double sag_ = 1;
-  std::vector<std::vector<std::pair<std::size_t, std::size_t>>> arrivals_;  ///< by group: (class, lane)
+  std::vector<std::vector<std::pair<std::size_t, std::size_t>>> arrivals_;  ///< by group and lane: (class, lane)
   Timeline timeline_;
   SimTime now_ = 0;
   bool disturbed_ = false;  ///< events of other lanes may have changed since they were last looked at

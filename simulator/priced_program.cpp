@@ -14,6 +14,7 @@ struct CollectiveKey {
   CollectiveKind kind;
   GroupId group;
   std::int64_t full, receive;
+  Carrier carrier;
   bool operator==(const CollectiveKey&) const = default;
 };
 struct HashOfKey {
@@ -135,7 +136,7 @@ class Flattener {
 
   void price(const Op& op, const Collective& collective, PricedOp& priced) {
     const CollectiveKey key{collective.kind, collective.group, collective.full_size.count,
-                            collective.receive_size.count};
+                            collective.receive_size.count, collective.carrier};
     const auto [known, added] = collectives_.try_emplace(key);
     if (added) {
       known->second.cost = plain_.collective(collective, rank_);
@@ -145,6 +146,7 @@ class Flattener {
     }
     priced.work = known->second.cost.time;
     priced.collective = priced.work > 0;
+    priced.resident = priced.collective && collective.carrier == Carrier::kernels;
     priced.share = share_of(collective.kind);
     priced.group = collective.group;
     priced.demand = known->second.demand;
@@ -189,7 +191,7 @@ class Flattener {
         const std::uint32_t at = positions_[from - program_.steady_first];
         if (at != none) hold_back(priced, latest[at]);
       }
-      if (priced.collective) {
+      if (priced.resident) {
         std::uint32_t& before = of_group[priced.group];
         hold_back(priced, before);
         before = instance;

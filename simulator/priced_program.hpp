@@ -4,7 +4,7 @@
 // An edge is kept where it can hold an op back: to an op of another lane, issued earlier in the same step.  To the edges of
 // the program one rule is added: collectives of one group run one after another in the order of their issue, whatever their
 // lanes, since a communicator's kernels do (NCCL orders them; seen in traces of FSDP2 steps, where a layer's all-gather starts
-// when the reduce-scatter issued before it has ended).
+// when the reduce-scatter issued before it has ended).  Copies of different lanes go on beside each other.
 #pragma once
 
 #include <array>
@@ -25,6 +25,7 @@ struct PricedOp {
   Lane lane = Lane::compute;  ///< that it runs on; of a sync: that the host waits for
   KernelKind kind = KernelKind::small;
   bool collective = false;  ///< with peers: it needs all of them
+  bool resident = false;    ///< a collective whose kernel stays on multiprocessors while it waits and runs
   bool noted = true;        ///< host work that becomes an op of the timeline
   bool by_memory = false;   ///< host work bound by memory that a node shares, not by how fast Python is
   Share share = Share::compute;

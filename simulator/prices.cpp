@@ -164,10 +164,28 @@ double Prices::matrix_seconds(const Kernel& kernel) const {
          (kernel.dtype == DType::fp32 ? gemm.fp32_flops_per_s / gemm.fp32_power : gemm.flops_per_s);
 }
 
+CollectiveCost Prices::by_copies(const Collective& collective, int members) const {
+  const double full = as_double(collective.full_size.count), part = full / members;
+  const double links = bandwidth_per_gpu(cluster_, Tier::nvlink).count * peer_copy_share_of_links;
+  const bool whole = collective.kind == CollectiveKind::all_reduce;
+  double seconds = peer_copy_fixed_s + (members - 1) * (whole ? full : part) / links;
+  // A member's part of the sum is read twice and written once.
+  if (collective.kind == CollectiveKind::reduce_scatter)
+    seconds += kernel_seconds(Kernel::pointwise(KernelKind::vectorized, collective.dtype,
+                                                static_cast<std::int64_t>(part) / size_of(collective.dtype),
+                                                Bytes(static_cast<std::int64_t>(3 * part))));
+  CollectiveCost cost;
+  cost.time = to_sim(seconds);
+  cost.demand[static_cast<std::size_t>(Tier::nvlink)] = 1;
+  cost.evidence = members == 2 && cluster_.device.name == "h200" ? Evidence::measured : Evidence::assumed;
+  return cost;
+}
+
 CollectiveCost Prices::collective(const Collective& collective, int rank) const {
   const Group& group = program_.groups[collective.group];
   CollectiveCost cost;
   if (group.size <= 1) return cost;
+  if (collective.carrier == Carrier::copy_engines) return by_copies(collective, group.size);
   const auto shares = tier_share(cluster_, group_of_rank(group.size, group.stride, rank), collective.kind);
   if (!shares) return cost;
   cost.tier = farthest(*shares);

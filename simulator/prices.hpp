@@ -45,6 +45,8 @@ class Prices {
     return collective_interference_[static_cast<std::size_t>(kind)];
   }
   CollectiveCost collective(const Collective& collective, int rank) const;
+  /// The same, of copy engines: they take no multiprocessor from what computes beside them, but for a reduction's addition.
+  CollectiveCost by_copies(const Collective& collective, int members) const;
   SimTime copy(const HostCopy& copy) const;
   SimTime launch(Issuer issuer, KernelKind kind) const;
   /// All launches of a kernel; those of compiled code have a price of their own, whatever they do.

@@ -11,8 +11,8 @@
 //   pinned host memory       + 18 ... 20 for 10 and 11 GB, 0 for less than 1 GB: an entry of 8 bytes a page of 4 KiB
 //   expert parallelism       2976.9 ... 3418.9    + 12, + up to four communicators, + 154 for all-to-all with one peer
 // and of plimsoll-run on the same machine, less its arena:
-//   one GPU                  923              the context, kernels of cuBLASLt, cuDNN, CUTLASS, NCCL
-//   two GPUs                 + 484 for each communicator: one a group of ranks and lane; as threads and as processes alike
+//   one GPU, or two whose collectives are copies    551    the context, kernels of cuBLASLt, cuDNN, CUTLASS
+//   with NCCL                + 372 of kernels, + 484 for each communicator: one a group of ranks and lane
 //   expert parallelism       + 640 for the communicator of an all-to-all with one peer
 //   workspaces               + 32 of cuBLASLt, + what cuDNN asks for attention backward, to the byte in six shapes (below)
 //   left over                + 7 ... 21 in seven runs: scratch of its own kernels, kernels loaded for a shape

@@ -66,6 +66,14 @@ std::vector<RankSample> distinct_ranks(const Scenario& scenario) {
   const Plan& plan = scenario.plan;
   const int world = plan.world_size;
   const int most_rows = routing_differs(plan) ? hottest_rank(scenario) : 0;
+  // As counted, another rank may have most rows in each layer, and the step waits for each of them in turn.
+  constexpr int most_singled_out = 8;
+  const bool counted = plan.routing.kind == Routing::Kind::histogram && plan.expert_parallel > 1;
+  if (counted && plan.engine == Engine::plimsoll) {
+    std::vector<RankSample> samples{{most_rows, world}};
+    for (int rank = 0; rank < std::min(plan.expert_parallel, most_singled_out); ++rank) single_out(rank, samples);
+    return samples;
+  }
   if (!partitions_differ(plan) || world == 1) return {{most_rows, world}};
   std::vector<RankSample> samples{{0, 1}};
   if (world > 2) samples.push_back({world / 2, world - 2});

@@ -155,7 +155,7 @@ class LaneSums {
     } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
       const SimTime alone = prices_.collective(*collective, example_).time;
       lane += times * alone;
-      groups_[collective->group] += times * alone;
+      if (collective->carrier == Carrier::kernels) groups_[collective->group] += times * alone;
     } else if (const auto* copy = std::get_if<HostCopy>(&op.action)) {
       lane += times * prices_.copy(*copy);
     } else if (const auto* work = std::get_if<HostWork>(&op.action)) {

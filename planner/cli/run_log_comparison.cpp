@@ -15,6 +15,7 @@
 #include "planner/cli/simulated.hpp"
 #include "planner/cli/table.hpp"
 #include "planner/spec/limits.hpp"
+#include "planner/step/layers/routing.hpp"
 
 namespace plimsoll {
 namespace {
@@ -62,19 +63,81 @@ std::string loss_in_words(double loss) {
   return std::abs(loss) < 1e6 ? fmt::format("{:.4f}", loss) : fmt::format("{:.4g}", loss);
 }
 
+/// Whole numbers of at most so many tokens, a list a layer; else nothing is known of the routing.
+std::vector<std::vector<std::int64_t>> expert_tokens_of(const Json& line) {
+  std::vector<std::vector<std::int64_t>> layers;
+  const auto found = line.find("expert_tokens");
+  if (found == line.end() || !found->is_array()) return {};
+  for (const Json& layer : *found) {
+    if (!layer.is_array()) return {};
+    std::vector<std::int64_t>& experts = layers.emplace_back();
+    for (const Json& count : layer) {
+      if (!count.is_number_integer() || count.get<double>() < 0 || count.get<double>() > most_bytes) return {};
+      experts.push_back(count.get<std::int64_t>());
+    }
+  }
+  return layers;
+}
+
+/// `rows` in the proportion of `counts`: rounded down, and what is left to those that lose most by it.
+std::vector<std::int64_t> in_proportion(const std::vector<std::int64_t>& counts, std::int64_t rows) {
+  double sum = 0;
+  for (const std::int64_t count : counts) sum += static_cast<double>(count);
+  std::vector<std::int64_t> parts;
+  std::vector<std::pair<double, std::size_t>> lost;
+  std::int64_t left = rows;
+  for (const std::int64_t count : counts) {
+    const double exact = sum > 0 ? static_cast<double>(rows) * static_cast<double>(count) / sum : 0;
+    lost.emplace_back(std::floor(exact) - exact, parts.size());
+    parts.push_back(static_cast<std::int64_t>(exact));
+    left -= parts.back();
+  }
+  std::sort(lost.begin(), lost.end());
+  for (std::size_t i = 0; left > 0 && i < lost.size(); ++i, --left) ++parts[lost[i].second];
+  return parts;
+}
+
+/// The plan with the routing that a step had, the same on every rank; nothing if it does not fit the model or decides nothing.
+std::optional<Scenario> with_routing_of(const Scenario& scenario, const RunStep& step) {
+  const Plan& plan = scenario.plan;
+  if (plan.expert_parallel == 1 || plan.moe.drop_tokens || step.expert_tokens.empty()) return std::nullopt;
+  Scenario routed = scenario;
+  Routing& routing = routed.plan.routing;
+  routing = {};
+  routing.kind = Routing::Kind::histogram;
+  std::size_t layer = 0;
+  for (std::size_t i = 0; i < scenario.model.layers.size(); ++i) {
+    const std::optional<MoeSpec> moe = moe_of_layer(scenario, i);
+    if (!moe) continue;
+    if (layer == step.expert_tokens.size()) return std::nullopt;
+    const std::vector<std::int64_t>& counts = step.expert_tokens[layer++];
+    if (std::ssize(counts) != moe->experts) return std::nullopt;
+    routing.counts.push_back({in_proportion(counts, plan.tokens() * moe->top_k)});
+  }
+  if (layer != step.expert_tokens.size()) return std::nullopt;
+  return routed;
+}
+
 std::string shown(const RunFigure& figure, double value) {
-  return figure.name == "step time" ? format(Seconds(value)) : format_count(static_cast<std::int64_t>(value));
+  return figure.name.rfind("step time", 0) == 0 ? format(Seconds(value))
+                                                : format_count(static_cast<std::int64_t>(value));
 }
 
 }  // namespace
 
-double RunLog::step_time_s() const {
-  std::vector<double> times;
-  for (std::size_t i = 1; i < steps.size(); ++i) times.push_back(steps[i].time_s);
-  if (times.empty()) return 0;
+const RunStep* RunLog::median_step() const {
+  std::vector<const RunStep*> times;
+  for (std::size_t i = 1; i < steps.size(); ++i) times.push_back(&steps[i]);
+  if (times.empty()) return nullptr;
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
+  std::nth_element(times.begin(), middle, times.end(),
+                   [](const RunStep* a, const RunStep* b) { return a->time_s < b->time_s; });
   return *middle;
+}
+
+double RunLog::step_time_s() const {
+  const RunStep* median = median_step();
+  return median == nullptr ? 0 : median->time_s;
 }
 
 bool is_run_log(const SourceFile& file) {
@@ -115,7 +178,7 @@ Result<RunLog> read_run_log(const std::shared_ptr<const SourceFile>& file) {
       const auto skipped = json.find("skipped");
       log.steps.push_back({static_cast<std::int64_t>(number(json, "step")), number(json, "loss"),
                            number(json, "step_time_s"), number(json, "tokens_per_s_per_rank"),
-                           skipped != json.end() && *skipped == true});
+                           skipped != json.end() && *skipped == true, expert_tokens_of(json)});
       log.high_water_bytes =
           std::max(log.high_water_bytes, static_cast<std::int64_t>(number(json, "high_water_bytes")));
       log.sent_bytes = static_cast<std::int64_t>(number(json, "sent_bytes"));
@@ -148,6 +211,15 @@ Result<std::vector<RunFigure>> compare_run(const Evaluation& evaluation, const R
   figures.push_back({"step time", step.step_time_s, {}});
   // The host backend is the numerical reference: its time says nothing about the cluster's.
   if (log.backend == "cuda" && log.steps.size() > 1) figures.back().measured = log.step_time_s();
+  const RunStep* median = log.median_step();
+  if (median == nullptr) return figures;
+  if (std::optional<Scenario> routed = with_routing_of(evaluation.scenario, *median)) {
+    const int hottest = hottest_rank(*routed);
+    Evaluation as_routed = build_alone(std::move(*routed), hottest);
+    add_other_ranks(as_routed.scenario, as_routed.program);
+    const SimulatedStep routed_step = simulated(as_routed.program, as_routed.scenario.cluster, calibration);
+    figures.push_back({"step time, as routed", routed_step.step_time_s, figures.back().measured});
+  }
   return figures;
 }
 

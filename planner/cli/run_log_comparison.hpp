@@ -16,8 +16,9 @@ namespace plimsoll {
 struct RunStep {
   std::int64_t number = 0;
   double loss = 0, time_s = 0;
-  double tokens_per_s = 0;  ///< of a rank
-  bool skipped = false;     ///< its gradients were not finite
+  double tokens_per_s = 0;                                    ///< of a rank
+  bool skipped = false;                                       ///< its gradients were not finite
+  std::vector<std::vector<std::int64_t>> expert_tokens = {};  ///< tokens that chose each expert, by layer; may be empty
 };
 
 /// What a log of JSON lines says: its head, then one line a step.
@@ -30,6 +31,8 @@ struct RunLog {
 
   /// Median over all steps but the first, which is another program's; 0: there is one step only.
   double step_time_s() const;
+  /// The step that took it; null: there is one step only.
+  const RunStep* median_step() const;
 };
 
 /// True if its first line is the head of such a log.
@@ -47,6 +50,7 @@ struct RunFigure {
   double error() const { return measured ? predicted / *measured - 1 : 0; }
 };
 
+/// The step time also with the routing that the log's median step had, where rows go to other ranks.
 /// @return an error if the log is of another program: the digests differ
 Result<std::vector<RunFigure>> compare_run(const Evaluation& evaluation, const RunLog& log,
                                            const Calibration& calibration);

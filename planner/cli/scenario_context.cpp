@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "planner/account/device_constants.hpp"
+#include "planner/spec/topology.hpp"
 
 namespace plimsoll {
 namespace {
@@ -39,12 +40,26 @@ bool uses_cudnn_attention(const Scenario& scenario) {
          layers.front().attention.head_dim % 8 == 0;
 }
 
-/// plimsoll-run's: reductions, the gradient norm and, at stage 3, gathers have a lane each; experts sharded over fewer ranks
-/// than all have communicators of their own on each lane but the norm's (stages 1 and 2 gather on that one).
-int ring_communicators_of_the_runtime(const Plan& plan) {
-  const int lanes = plan.zero.stage == 3 ? 3 : 2;
-  const bool experts_apart = plan.expert_parallel > 1 && plan.expert_parallel < plan.world_size;
-  return lanes + (!experts_apart ? 0 : plan.zero.stage == 0 ? 1 : 2);
+/// plimsoll-run's: a communicator for each set of ranks and lane that NCCL serves.  Reductions have a lane, the step's report and
+/// what stages 1 and 2 gather another, gathers of stage 3 a third; experts sharded over fewer ranks than all are sets of their own.
+int ring_communicators_of_the_runtime(const Scenario& scenario) {
+  constexpr Bytes of_weights{std::int64_t{1} << 20};
+  const Plan& plan = scenario.plan;
+  const int ep = plan.expert_parallel, stage = plan.zero.stage;
+  const auto by_kernels = [&](const GroupShape& group, CollectiveKind kind, Bytes size) {
+    return reference_carrier(scenario.cluster, group, kind, size) == Carrier::kernels;
+  };
+  int count = 0;
+  for (const bool experts : {false, true}) {
+    const GroupShape group{experts ? plan.world_size / ep : plan.world_size, experts ? ep : 1, 0};
+    if (group.size == 1 || (experts && ep == 1)) continue;
+    const bool gathers = stage > 0 && by_kernels(group, CollectiveKind::all_gather, of_weights);
+    const bool reports = !experts && by_kernels(group, CollectiveKind::all_reduce, Bytes(1));
+    const CollectiveKind reduction = stage < 2 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter;
+    count += by_kernels(group, reduction, of_weights) ? 1 : 0;
+    count += stage == 3 ? (gathers ? 1 : 0) + (reports ? 1 : 0) : (gathers || reports ? 1 : 0);
+  }
+  return count;
 }
 
 /// Groups whose ranks have run a ring collective by the first steady step.
@@ -54,7 +69,7 @@ int ring_communicators(const Scenario& scenario) {
   switch (plan.engine) {
     case Engine::ddp: return 1;
     case Engine::fsdp2: return plan.fsdp.replicate > 1 ? 2 : 1;
-    case Engine::plimsoll: return ring_communicators_of_the_runtime(plan);
+    case Engine::plimsoll: return ring_communicators_of_the_runtime(scenario);
     case Engine::deepspeed: break;
   }
   // Under zero.Init parameters keep the world group, and so do their gradients and norms; fp16's check of overflow does not.

@@ -35,9 +35,9 @@ void widen_by_collectives(SimulatedStep& step) {
 
 std::map<std::string, KernelUse> by_kind(const StepProgram& program, const Timeline& timeline) {
   std::map<std::string, KernelUse> result;
-  const RankProgram& rank = program.classes.front().program;
   for (const TimedOp& op : timeline.ops) {
-    if (op.class_index != 0) continue;
+    if (op.class_index != timeline.told) continue;
+    const RankProgram& rank = program_of(program, timeline, op);
     const Action& action = rank.ops[op.op].action;
     const char* kind = nullptr;
     if (const auto* compute = std::get_if<Compute>(&action)) kind = name_of(rank.kernels[compute->kernel].kind);

@@ -18,7 +18,7 @@ struct SimulatedStep {
   Timeline timeline;
   double step_time_s = 0, low_s = 0, high_s = 0;
   double tokens_per_s_per_gpu = 0, model_tflops_per_gpu = 0, mfu = 0, idle_share = 0;
-  std::map<std::string, KernelUse> kernels;  ///< of the first class, by kind; collectives too
+  std::map<std::string, KernelUse> kernels;  ///< of the class that is told of, by kind; collectives too
   std::string calibration;                   ///< its name
 };
 

@@ -17,6 +17,9 @@ namespace plimsoll {
 
 enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast };
 
+/// What moves the bytes: NCCL's kernels, on multiprocessors, or copy engines, which read the memory of peers.
+enum class Carrier : std::uint8_t { kernels, copy_engines };
+
 /// Bytes one of n members sends (broadcast: each but the last of the chain), rounded down to whole bytes.  0 for n = 1.
 constexpr Bytes wire_bytes(CollectiveKind kind, Bytes full_size, std::int64_t members) {
   if (members <= 1) return Bytes(0);

@@ -294,6 +294,16 @@ Result<TierShare> tier_share(const ClusterSpec& cluster, const GroupShape& group
   return ShareSum(cluster, group, kind).sum();
 }
 
+Carrier reference_carrier(const ClusterSpec& cluster, const GroupShape& group, CollectiveKind kind, Bytes full_size) {
+  if (group.size <= 1) return Carrier::kernels;
+  const auto shares = tier_share(cluster, group, kind);
+  if (!shares || shares->of(Tier::nvlink) < 1) return Carrier::kernels;
+  const bool served = kind == CollectiveKind::all_gather ||
+                      (kind == CollectiveKind::reduce_scatter && group.size == 2) ||
+                      (kind == CollectiveKind::all_reduce && full_size <= most_copied_sum);
+  return served ? Carrier::copy_engines : Carrier::kernels;
+}
+
 BytesPerSecond bandwidth_per_gpu(const ClusterSpec& cluster, Tier tier) {
   const double nics_per_gpu = static_cast<double>(cluster.nics_per_node) / cluster.devices_per_node;
   switch (tier) {

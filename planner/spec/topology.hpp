@@ -66,6 +66,14 @@ struct TierShare {
 /// Errors: cluster.unreachable, cluster.world, naming the ranks.
 Result<TierShare> tier_share(const ClusterSpec& cluster, const GroupShape& group, CollectiveKind kind);
 
+/// All-reduces of at most so much come over whole, where copy engines serve them; more goes by NCCL's ring, which moves 2/n of that.
+inline constexpr Bytes most_copied_sum{std::int64_t{64} << 10};
+
+/// How the reference runtime moves a collective.  Copy engines serve groups within one node whose GPUs NVLink connects: all-gathers;
+/// reduce-scatters of two members, whose sum is one addition; all-reduces of a few numbers, which come over whole.
+/// @param full_size as nccl-tests defines it
+Carrier reference_carrier(const ClusterSpec& cluster, const GroupShape& group, CollectiveKind kind, Bytes full_size);
+
 /// What one GPU can send over a tier while all GPUs of its node do: its part of the node's NICs; of the spine also divided
 /// by the oversubscription; of nvlink, pcie and host the link's own bandwidth.
 BytesPerSecond bandwidth_per_gpu(const ClusterSpec& cluster, Tier tier);

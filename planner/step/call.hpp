@@ -60,11 +60,11 @@ enum class Routine : std::uint8_t {
   /// reads rows, [counts]; writes rows; {R, width, El, sources, rows of a segment (0: counted), back}
   regroup,
   gather_rows,  ///< y[t] = sum_j rows[slot(t, j)].  reads rows, slots; writes y; {N, h, k, R}
-  accumulate,   ///< fp32 shard += part.  reads part, shard; writes shard; {n}
+  accumulate,   ///< fp32 shard += part, or = part if first.  reads part, shard unless first; writes shard; {n, first}
   square_sum,   ///< report[squared norm] += scale * sum x^2.  reads x; writes report; {n}; scalars {scale}
-  /// Decoupled weight decay; clipped by the norm in the report; a norm that is not finite skips the update.  The gradient is
-  /// cleared.  reads gradient, master, first, second, report; writes master, first, second, weights, gradient
-  /// {n, master is another buffer than the weights}; scalars {clip (0: none)}
+  /// Decoupled weight decay; clipped by the norm in the report; a norm that is not finite skips the update.
+  /// reads gradient, master, first, second, report; writes master, first, second, weights, gradient if it is cleared
+  /// {n, master is another buffer than the weights, the gradient is cleared}; scalars {clip (0: none)}
   adamw,
 };
 const char* name_of(Routine routine);

@@ -49,8 +49,8 @@ std::string action_in_words(const StepProgram& program, const RankProgram& rank,
           [&](const Collective& a) {
             const std::string received =
                 a.receive_size == a.full_size ? "" : fmt::format(", receives {} B", a.receive_size.count);
-            return fmt::format("{} {} {} B {}{}", name_of(a.kind), group_name(program, a.group), a.full_size.count,
-                               name_of(a.dtype), received);
+            return fmt::format("{} {} {} B {}{}{}", name_of(a.kind), group_name(program, a.group), a.full_size.count,
+                               name_of(a.dtype), received, a.carrier == Carrier::copy_engines ? " by copies" : "");
           },
           [&](const Send& a) { return fmt::format("send {} {} B", group_name(program, a.group), a.size.count); },
           [&](const Receive& a) { return fmt::format("receive {} {} B", group_name(program, a.group), a.size.count); },

@@ -226,6 +226,7 @@ struct Collective {
   GroupId group = 0;
   Bytes full_size;     ///< S of nccl-tests: the larger side; all_to_all: this rank's whole send buffer
   Bytes receive_size;  ///< all_to_all with uneven splits: this rank's whole receive buffer; else equal to full_size
+  Carrier carrier = Carrier::kernels;
 };
 struct Send {
   GroupId group = 0;

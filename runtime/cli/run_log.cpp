@@ -74,6 +74,18 @@ std::string log_head(const StepProgram& program, const std::string& backend, Byt
       .dump();
 }
 
+/// Tokens that chose each expert, of all ranks and micro-batches, by layer: the routing that the step had.
+Json expert_tokens_of(const StepReport& report, const ReportLayout& layout) {
+  Json layers = Json::array();
+  for (std::int64_t layer = 0; layer < layout.moe_layers; ++layer) {
+    const auto first = report.counts.begin() + static_cast<std::ptrdiff_t>(layer * layout.experts);
+    Json& experts = layers.emplace_back(Json::array());
+    for (auto count = first; count != first + static_cast<std::ptrdiff_t>(layout.experts); ++count)
+      experts.push_back(std::llround(*count));
+  }
+  return layers;
+}
+
 std::string log_line(const StepLine& step, const StepProgram& program) {
   const StepReport& r = step.report;
   const ReportLayout& layout = layout_of(program);
@@ -91,6 +103,7 @@ std::string log_line(const StepLine& step, const StepProgram& program) {
     json["z_loss"] = r.z_loss;
     json["expert_load"] = {{"max_over_mean", load.max_over_mean}, {"entropy", load.entropy}};
     json["dropped"] = r.dropped;
+    json["expert_tokens"] = expert_tokens_of(r, layout);
   }
   return json.dump();
 }

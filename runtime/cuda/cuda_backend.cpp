@@ -75,7 +75,9 @@ CudaBackend::CudaBackend(const StepProgram& program, Transport& transport, doubl
 }
 
 void CudaBackend::abandon() {
-  // Kernels of a communicator wait for their peers for ever; an aborted communicator's kernels end.
+  // Kernels of a communicator wait for their peers for ever; an aborted communicator's kernels end.  So do streams that wait for
+  // flags.
+  if (impl_->copies) impl_->copies->release(impl_->streams);
   for (auto& [key, communicator] : impl_->communicators) ncclCommAbort(communicator);
   impl_->communicators.clear();
 }
@@ -97,6 +99,7 @@ std::byte* CudaBackend::allocate_arena(Bytes size) {
   void* memory = nullptr;
   check(cudaMalloc(&memory, static_cast<std::size_t>(size.count)), "allocating the arena");
   impl_->arena = static_cast<std::byte*>(memory);
+  if (impl_->transport.world() > 1) impl_->copies = std::make_unique<cuda::PeerCopies>(impl_->transport, impl_->arena);
   return impl_->arena;
 }
 
@@ -160,12 +163,12 @@ void CudaBackend::copy_to_device(const Operation& operation, std::span<const std
   std::array<Impl::Staged, 2>& turns = impl_->staged[operation.id];
   std::swap(turns[0], turns[1]);
   Impl::Staged& staged = turns[0];
-  if (!staged.memory) {
-    staged.memory = cuda::pinned(from.size());
-    check(cudaEventCreateWithFlags(&staged.copied, cudaEventDisableTiming), "an event");
-  } else {
-    check(cudaEventSynchronize(staged.copied), "reusing pinned memory");
+  for (Impl::Staged& one : turns) {
+    if (one.memory) continue;
+    one.memory = cuda::pinned(from.size());
+    check(cudaEventCreateWithFlags(&one.copied, cudaEventDisableTiming), "an event");
   }
+  check(cudaEventSynchronize(staged.copied), "reusing pinned memory");
   std::memcpy(staged.memory.get(), from.data(), from.size());
   impl_->begin(operation);
   check(cudaMemcpyAsync(operation.writes[0].data, staged.memory.get(), from.size(), cudaMemcpyHostToDevice, on),
@@ -238,15 +241,28 @@ void CudaBackend::communicate(const Operation& o, const Collective& c) {
   Impl& my = *impl_;
   my.begin(o);
   const cudaStream_t on = my.stream(o.op.lane);
-  const ncclComm_t communicator = my.communicator(c.group, o.op.lane);
+  const Group& group = my.program.groups[c.group];
+  const Members members = members_of(my.transport.rank(), group.size, group.stride);
+  if (my.copies && my.copies->serves(c, members)) {
+    const bool first = my.copies->run(o, c, group, members, on);
+    my.end(o);
+    if (first) my.wait(on);
+    return;
+  }
   const Operand &from = o.reads[0], &to = o.writes[0];
+  if (members.size() == 1) {
+    if (from.data != to.data)
+      check(cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(c.full_size.count), cudaMemcpyDeviceToDevice,
+                            on),
+            "a collective of one");
+    return my.end(o);
+  }
+  const ncclComm_t communicator = my.communicator(c.group, o.op.lane);
   const ncclDataType_t type = c.dtype == DType::bf16 ? ncclBfloat16 : c.dtype == DType::fp32 ? ncclFloat32 : ncclInt32;
   const auto numel = static_cast<std::size_t>(c.full_size.count / size_of(c.dtype));
-  const auto size = static_cast<std::size_t>(my.program.groups[c.group].size);
+  const std::size_t size = members.size();
   switch (c.kind) {
     case CollectiveKind::all_gather: {
-      const Group& group = my.program.groups[c.group];
-      const Members members = members_of(my.transport.rank(), group.size, group.stride);
       const std::size_t part = numel / size;
       const std::byte* own = from.buffer == to.buffer
                                  ? to.data + members.self * part * static_cast<std::size_t>(size_of(c.dtype))

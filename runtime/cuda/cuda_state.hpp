@@ -13,6 +13,7 @@
 #include "runtime/cuda/cuda_backend.hpp"
 #include "runtime/cuda/grouped.hpp"
 #include "runtime/cuda/kernels.hpp"
+#include "runtime/cuda/peer_copies.hpp"
 #include "runtime/cuda/products.hpp"
 
 namespace plimsoll {
@@ -34,6 +35,7 @@ struct CudaBackend::Impl {
   cuda::Grouped grouped_products;
   cuda::Attention attention;
   cuda::Scratch scratch, constants;
+  std::unique_ptr<cuda::PeerCopies> copies;                        ///< null: all by NCCL
   std::map<std::tuple<int, int, Lane>, ncclComm_t> communicators;  ///< by size and stride of the group
   /// Counts on the host, in pinned memory taken once: a pageable copy would block the host for as long as a peer that is gone
   /// does not answer, and taking memory within a step makes the device wait.

@@ -1,7 +1,8 @@
 // Grouped products on the device (runtime/cuda/grouped.hpp), row-major throughout.
 //   form 0  M = rows of the expert, N = n, K = k    A = x,    B = W^T  (both with K contiguous)
 //   form 1  M = rows of the expert, N = n, K = k    A = x,    B = W    (N contiguous)
-//   form 2  M = n, N = k, K = rows of the expert    A = a^T (M contiguous), B = b (N contiguous)
+//   form 2  M = n, N = k, K = rows of the expert    A = a^T (M contiguous), B = b (N contiguous); the longest first, so that the
+//           last tiles to be taken are short ones
 // A small kernel turns the counts into pointers and sizes; the product's blocks find their tiles by them.  More blocks are
 // launched than multiprocessors, so that those which share theirs with a collective delay only a few tiles.
 #include <cutlass/cutlass.h>
@@ -87,13 +88,17 @@ __global__ void describe_groups(GroupedShape s, const int* counts, const Number*
   for (int before = 0; before < e; ++before) first += rows[before];
   const std::int64_t matrix = e * s.n * s.k;
   if (s.form == 2) {
-    g.a[e] = own > 0 ? a + first * s.n : zeros;
-    g.b[e] = own > 0 ? b + first * s.k : zeros;
-    g.y[e] = y + matrix;
-    g.problems[e] = cute::make_shape(static_cast<int>(s.n), static_cast<int>(s.k), own > 0 ? own : +rows_of_nothing);
-    g.stride_a[e] = s.n;
-    g.stride_b[e] = s.k;
-    g.stride_y[e] = s.k;
+    int place = 0;
+    for (int other = 0; other < s.experts; ++other)
+      place += rows[other] > own || (rows[other] == own && other < e) ? 1 : 0;
+    g.a[place] = own > 0 ? a + first * s.n : zeros;
+    g.b[place] = own > 0 ? b + first * s.k : zeros;
+    g.y[place] = y + matrix;
+    g.problems[place] =
+        cute::make_shape(static_cast<int>(s.n), static_cast<int>(s.k), own > 0 ? own : +rows_of_nothing);
+    g.stride_a[place] = s.n;
+    g.stride_b[place] = s.k;
+    g.stride_y[place] = s.k;
   } else {
     g.a[e] = a + first * s.k;
     g.b[e] = b + matrix;

@@ -89,7 +89,15 @@ struct RegroupShape {
 /// @param counts [sources, experts] on the device, if segment is 0
 void regroup(const void* from, void* to, const int* counts, RegroupShape shape, cudaStream_t stream);
 
-void accumulate(const Half* part, float* shard, std::int64_t n, cudaStream_t stream);
+/// sum += part.
+void add_to(const Half* part, Half* sum, std::int64_t n, cudaStream_t stream);
+/// sum[n] = parts[count, n] added in order, in fp32; rows of parts are `stride` apart.
+void sum_parts(const float* parts, std::int64_t stride, int count, float* sum, std::int64_t n, cudaStream_t stream);
+void sum_parts(const Half* parts, std::int64_t stride, int count, Half* sum, std::int64_t n, cudaStream_t stream);
+/// Loads these sums: the driver may wait for the device when a kernel is first launched.
+void load_sums();
+/// shard += part, or shard = part if it is the first.
+void accumulate(const Half* part, float* shard, std::int64_t n, bool first, cudaStream_t stream);
 void square_sum(const float* x, float* report, std::int64_t n, float scale, cudaStream_t stream);
 
 /// w <- keep w - step m / (sqrt(v per_correction2) + epsilon).
@@ -98,6 +106,7 @@ struct AdamStep {
   float keep;             ///< 1 - learning rate x weight decay
   float step;             ///< learning rate / (1 - beta1^t)
   float per_correction2;  ///< 1 / (1 - beta2^t)
+  bool clears;            ///< the gradient, when it has been read
 };
 /// @param master null: the weights are their own master, in bf16
 void adamw(float* gradient, float* master, float* first, float* second, Half* weights, const float* report,

@@ -223,12 +223,41 @@ __device__ void store_halves(Half* to, const Wide<each>& from) {
 }
 
 template <int each>
-__global__ void accumulate_kernel(const Half* part, float* shard, std::int64_t n) {
+__global__ void add_to_kernel(const Half* part, Half* sum, std::int64_t n) {
+#pragma unroll 2
   for (std::int64_t i = each * thread_index(); i < n; i += each * thread_count()) {
-    auto sum = load_floats<each>(shard + i);
-    const auto more = load_halves<each>(part + i);
+    float x[each], y[each];
+    load<each>(part + i, x);
+    load<each>(sum + i, y);
 #pragma unroll
-    for (int j = 0; j < each; ++j) sum.v[j] += more.v[j];
+    for (int j = 0; j < each; ++j) x[j] += y[j];
+    if constexpr (each == 8) {
+      store8(sum + i, narrow8(x));
+    } else {
+      sum[i] = narrow(x[0]);
+    }
+  }
+}
+
+template <class Number>
+__global__ void sum_parts_kernel(const Number* parts, std::int64_t stride, int count, Number* sum, std::int64_t n) {
+  for (std::int64_t i = thread_index(); i < n; i += thread_count()) {
+    float total = 0;
+    for (int part = 0; part < count; ++part) total += static_cast<float>(parts[part * stride + i]);
+    sum[i] = static_cast<Number>(total);
+  }
+}
+
+template <int each>
+__global__ void accumulate_kernel(const Half* part, float* shard, std::int64_t n, bool first) {
+#pragma unroll 2
+  for (std::int64_t i = each * thread_index(); i < n; i += each * thread_count()) {
+    auto sum = load_halves<each>(part + i);
+    if (!first) {
+      const auto before = load_floats<each>(shard + i);
+#pragma unroll
+      for (int j = 0; j < each; ++j) sum.v[j] += before.v[j];
+    }
     store_floats<each>(shard + i, sum);
   }
 }
@@ -280,10 +309,12 @@ __global__ void adamw_kernel(float* __restrict__ gradient, float* __restrict__ m
     v.v[j] = s.beta2 * v.v[j] + (1 - s.beta2) * clipped * clipped;
     w.v[j] = w.v[j] * s.keep - __fdividef(s.step * m.v[j], square_root(v.v[j] * s.per_correction2) + s.epsilon);
   }
-  Wide<each> zero;
+  if (s.clears) {
+    Wide<each> zero;
 #pragma unroll
-  for (int j = 0; j < each; ++j) zero.v[j] = cleared(g.v[j]);
-  store_floats<each>(gradient + i, zero);
+    for (int j = 0; j < each; ++j) zero.v[j] = cleared(g.v[j]);
+    store_floats<each>(gradient + i, zero);
+  }
   if (!isfinite(norm)) return;
   store_floats<each>(first + i, m);
   store_floats<each>(second + i, v);
@@ -331,9 +362,26 @@ void cross_entropy(Half* logits, const std::int64_t* labels, float* loss, float*
   const auto kernel = vocab % 8 == 0 ? cross_entropy_kernel<8> : cross_entropy_kernel<1>;
   kernel<<<rows_of(rows), 1024, 0, stream>>>(logits, labels, loss, report, vocab, scale);
 }
-void accumulate(const Half* part, float* shard, std::int64_t n, cudaStream_t stream) {
+void add_to(const Half* part, Half* sum, std::int64_t n, cudaStream_t stream) {
+  const auto kernel = n % 8 == 0 ? add_to_kernel<8> : add_to_kernel<1>;
+  kernel<<<blocks_for(n / 8), threads, 0, stream>>>(part, sum, n);
+}
+void sum_parts(const float* parts, std::int64_t stride, int count, float* sum, std::int64_t n, cudaStream_t stream) {
+  sum_parts_kernel<<<blocks_for(n), threads, 0, stream>>>(parts, stride, count, sum, n);
+}
+void sum_parts(const Half* parts, std::int64_t stride, int count, Half* sum, std::int64_t n, cudaStream_t stream) {
+  sum_parts_kernel<<<blocks_for(n), threads, 0, stream>>>(parts, stride, count, sum, n);
+}
+void load_sums() {
+  cudaFuncAttributes attributes{};
+  cudaFuncGetAttributes(&attributes, add_to_kernel<8>);
+  cudaFuncGetAttributes(&attributes, add_to_kernel<1>);
+  cudaFuncGetAttributes(&attributes, sum_parts_kernel<float>);
+  cudaFuncGetAttributes(&attributes, sum_parts_kernel<Half>);
+}
+void accumulate(const Half* part, float* shard, std::int64_t n, bool first, cudaStream_t stream) {
   const auto kernel = n % 4 == 0 ? accumulate_kernel<4> : accumulate_kernel<1>;
-  kernel<<<blocks_for(n / 4), threads, 0, stream>>>(part, shard, n);
+  kernel<<<blocks_for(n / 4), threads, 0, stream>>>(part, shard, n, first);
 }
 void square_sum(const float* x, float* report, std::int64_t n, float scale, cudaStream_t stream) {
   const auto kernel = n % 4 == 0 ? square_sum_kernel<4> : square_sum_kernel<1>;

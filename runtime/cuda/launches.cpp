@@ -146,7 +146,8 @@ void CudaBackend::Impl::flat(const Operation& o) {
       return check(cudaMemcpyAsync(o.writes[0].data, o.reads[0].data, bytes, cudaMemcpyDeviceToDevice, on), "copy");
     case Routine::fill_zero: return check(cudaMemsetAsync(o.writes[0].data, 0, bytes, on), "fill");
     case Routine::add: return cuda::add(at<Half>(o.reads[0]), at<Half>(o.reads[1]), at<Half>(o.writes[0]), n, on);
-    case Routine::accumulate: return cuda::accumulate(at<Half>(o.reads[0]), at<float>(o.writes[0]), n, on);
+    case Routine::accumulate:
+      return cuda::accumulate(at<Half>(o.reads[0]), at<float>(o.writes[0]), n, call.sizes[1] != 0, on);
     case Routine::square_sum:
       return cuda::square_sum(at<float>(o.reads[0]), at<float>(o.writes[0]), n, static_cast<float>(call.scalars[0]),
                               on);
@@ -160,8 +161,9 @@ void CudaBackend::Impl::flat(const Operation& o) {
                             static_cast<float>(h.epsilon),
                             static_cast<float>(1 - h.learning_rate * h.weight_decay),
                             static_cast<float>(h.learning_rate / (1 - std::pow(h.beta1, t))),
-                            static_cast<float>(1 / (1 - std::pow(h.beta2, t)))};
-  cuda::adamw(at<float>(o.writes[4]), call.sizes[1] ? at<float>(o.writes[0]) : nullptr, at<float>(o.writes[1]),
+                            static_cast<float>(1 / (1 - std::pow(h.beta2, t))),
+                            call.sizes[2] != 0};
+  cuda::adamw(at<float>(o.reads[0]), call.sizes[1] ? at<float>(o.writes[0]) : nullptr, at<float>(o.writes[1]),
               at<float>(o.writes[2]), at<Half>(o.writes[3]), at<float>(o.reads[4]), n, step, on);
 }
 

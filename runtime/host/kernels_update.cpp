@@ -18,8 +18,8 @@ void fill_zero(const Operation& op) {
 void accumulate(const Operation& op) {
   const Operand &part = op.reads[0], &shard = op.writes[0];
   for (std::int64_t i = 0; i < op.call().sizes[0]; ++i) {
-    const double sum = number_at(shard.data, shard.dtype, i) + number_at(part.data, part.dtype, i);
-    set_number(shard.data, shard.dtype, i, sum);
+    const double before = op.call().sizes[1] != 0 ? 0 : number_at(shard.data, shard.dtype, i);
+    set_number(shard.data, shard.dtype, i, before + number_at(part.data, part.dtype, i));
   }
 }
 
@@ -37,9 +37,9 @@ void square_sum(const Operation& op) {
 // g clipped by min(1, clip / (norm + 1e-6)); m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
 // w = w (1 - lr decay) - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)      (PyTorch's AdamW and clip_grad_norm_)
 void adamw(const Operation& op, const Hyperparameters& h) {
-  const auto [n, has_master, a, b, c, d, e] = op.call().sizes;
+  const auto [n, has_master, clears, b, c, d, e] = op.call().sizes;
   const double clip = op.call().scalars[0];
-  const Operand &gradient = op.writes[4], &master = op.writes[0], &first = op.writes[1], &second = op.writes[2],
+  const Operand &gradient = op.reads[0], &master = op.writes[0], &first = op.writes[1], &second = op.writes[2],
                 &weights = op.writes[3];
   const double norm = std::sqrt(number_at(op.reads[4].data, DType::fp32, report_slot::squared_norm));
   const double factor = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1.0;
@@ -56,7 +56,7 @@ void adamw(const Operation& op, const Hyperparameters& h) {
     set_number(master.data, master.dtype, i, w);
     if (has_master) set_number(weights.data, weights.dtype, i, number_at(master.data, master.dtype, i));
   }
-  std::memset(gradient.data, 0, static_cast<std::size_t>(n * size_of(gradient.dtype)));
+  if (clears != 0) std::memset(gradient.data, 0, static_cast<std::size_t>(n * size_of(gradient.dtype)));
 }
 
 }  // namespace plimsoll::host

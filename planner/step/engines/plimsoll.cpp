@@ -4,11 +4,11 @@
 // A layer's dense weights are one group, its local experts another, embedding and head one each; a group of P elements on n
 // ranks pads to n.  v bytes an element (bf16: 2).  Stage 3: the shard vP/n is gathered one layer ahead into vP (the head beside
 // the last layer), freed after use, gathered again in backward; the last layer's is kept for it.  Gradients: vP per group
-// while its backward runs (stages 0, 1: until the step), reduce-scattered into vP/n and added to 4P/n in fp32; stages 0 and 1
-// all-reduce once per step.  Master (where the weights are 16-bit) and moments: 12 P/n fp32 (stage 0: n = 1).  A group that one
+// while its backward runs (stages 0, 1: until the step), reduce-scattered into vP/n and added to 4P/n in fp32 (written there
+// where a step does it once: nothing is cleared then); stages 0 and 1 all-reduce once per step.  Master (where the weights are 16-bit) and moments: 12 P/n fp32 (stage 0: n = 1).  A group that one
 // rank has to itself (the experts where ep is all ranks) is never gathered or reduced.
-// Back-pressure: a gather waits for the compute of the layer before last; a reduction for the one before it, so at most two
-// groups' gradients are unreduced.
+// Back-pressure: a gather waits for the compute of the layer before last; what follows a layer's backward for the reductions of
+// the layer before it, so that at most one layer's gradients are unreduced while the next one's are made.
 //
 // The report: one fp32 vector with the squared gradient norm, the losses and the experts' counts, summed over all ranks once
 // a step; the optimizer clips by it, the host prints it.
@@ -16,6 +16,7 @@
 #include <map>
 #include <set>
 
+#include "planner/spec/topology.hpp"
 #include "planner/step/autograd/ops.hpp"
 #include "planner/step/engines/engines.hpp"
 #include "planner/step/engines/torch_job.hpp"
@@ -193,9 +194,14 @@ class PlimsollJob final : public TorchJob {
     trace_.wait_for(Lane::gather, Lane::compute);
     group.full = flat(group.numel, type(), "gathered weights", Category::gathered_parameters);
     trace_.host_work(HostWorkKind::collective_issue, 1, "gather");
-    trace_.collective({CollectiveKind::all_gather, type(), group.group, group.full.bytes(), {}}, {&group.shard},
+    trace_.collective(of_group(CollectiveKind::all_gather, type(), group.group, group.full.bytes()), {&group.shard},
                       {&group.full}, "gather weights");
     bind(group);
+  }
+  Collective of_group(CollectiveKind kind, DType dtype, GroupId group, Bytes size) const {
+    const Group& members = members_[group];
+    const GroupShape shape = group_of_rank(members.size, members.stride, rank_);
+    return {kind, dtype, group, size, {}, reference_carrier(scenario_.cluster, shape, kind, size)};
   }
   void release(ShardGroup& group) {
     if (is_gathered(group)) unbind(group);
@@ -239,9 +245,6 @@ class PlimsollJob final : public TorchJob {
   /// Reduces a group's finished gradients into the fp32 shard (stages 2, 3; at the boundary also 0 and 1).
   void reduce(ShardGroup& group) {
     if (!group.full_gradient || (stage() < 2 && !boundary_)) return;
-    // At most two groups' gradients are unreduced: what comes next waits for the reduction before this one.
-    trace_.wait_for(Lane::compute, Lane::reduce);
-    if (unreduced_.size() > 1) unreduced_.erase(unreduced_.begin());
     Scoped layer(trace_.layer, group.layer);
     {
       Scoped lane(trace_.lane, Lane::reduce);
@@ -250,14 +253,14 @@ class PlimsollJob final : public TorchJob {
       if (ranks_of(group) == 1) {
         add_to_shard(group, group.full_gradient);
       } else if (stage() < 2) {
-        trace_.collective({CollectiveKind::all_reduce, type(), group.group, group.full_gradient.bytes(), {}},
+        trace_.collective(of_group(CollectiveKind::all_reduce, type(), group.group, group.full_gradient.bytes()),
                           {&group.full_gradient}, {&group.full_gradient}, "reduce gradients");
         add_to_shard(group, stage() == 1 ? group.full_gradient.part(group.index * group.shard_numel(),
                                                                     {{group.shard_numel(), Symbol::parameters}})
                                          : group.full_gradient);
       } else {
         const Tensor part = flat(group.shard_numel(), type(), "reduced gradients", Category::communication_buckets);
-        trace_.collective({CollectiveKind::reduce_scatter, type(), group.group, group.full_gradient.bytes(), {}},
+        trace_.collective(of_group(CollectiveKind::reduce_scatter, type(), group.group, group.full_gradient.bytes()),
                           {&group.full_gradient}, {&part}, "reduce gradients");
         add_to_shard(group, part);
       }
@@ -265,11 +268,25 @@ class PlimsollJob final : public TorchJob {
     unreduced_.push_back(std::move(group.full_gradient));
     group.full_gradient = {};
   }
+  /// True if a step adds to each shard more than once; else what is added takes the place of what stood there.
+  bool accumulates() const { return stage() >= 2 && plan().gradient_accumulation > 1; }
+  /// At most the last layer's gradients are unreduced: what comes next waits for the reductions before these.
+  void wait_for_reductions() {
+    trace_.wait_for(Lane::compute, Lane::reduce);
+    unreduced_.clear();
+  }
   void add_to_shard(ShardGroup& group, const Tensor& part) {
-    trace_.compute(Kernel::pointwise(KernelKind::mixed_mul, DType::fp32, group.shard_numel(),
-                                     group.gradient_shard.bytes() * 2 + part.bytes()),
-                   {Routine::accumulate, {group.shard_numel()}, {}}, {&part, &group.gradient_shard},
-                   {&group.gradient_shard}, "accumulate gradient shard");
+    const Tensor& shard = group.gradient_shard;
+    const bool adds = accumulates();
+    const Kernel kernel = Kernel::pointwise(KernelKind::mixed_mul, DType::fp32, group.shard_numel(),
+                                            shard.bytes() * (adds ? 2 : 1) + part.bytes());
+    const Call call{Routine::accumulate, {group.shard_numel(), adds ? 0 : 1}, {}};
+    const char* role = "accumulate gradient shard";
+    if (adds) {
+      trace_.compute(kernel, call, {&part, &shard}, {&shard}, role);
+    } else {
+      trace_.compute(kernel, call, {&part}, {&shard}, role);
+    }
   }
 
   void before_forward(bool first_micro_batch) override {
@@ -289,9 +306,9 @@ class PlimsollJob final : public TorchJob {
   }
 
   Variable run_forward(const Variable& ids) override {
-    feed(ids);
     gather(outside(model_->embedding));
     if (last_layer() >= 0) for_layer(0, &PlimsollJob::gather);
+    feed(ids);  // the host makes tokens while the gathers run
     Variable x = fused_embedding(fused_, *model_, ids);
     if (!scenario_.model.tied_embeddings) release(outside(model_->embedding));
     for (DecoderLayerModule& layer : model_->layers) x = run_layer(layer, std::move(x));
@@ -320,6 +337,7 @@ class PlimsollJob final : public TorchJob {
     NodeRef left = autograd_.make_node({&x}, [this, l](BackwardCall& call) {
       ops::pass_through(call);
       for_layer(l, &PlimsollJob::release);
+      wait_for_reductions();
       for_layer(l, &PlimsollJob::reduce);
     });
     Variable entry{x.data()};
@@ -343,6 +361,7 @@ class PlimsollJob final : public TorchJob {
     for (ShardGroup& group : groups_) {
       if (group.layer < 0) {
         release(group);
+        wait_for_reductions();
         reduce(group);
       }
     }
@@ -359,8 +378,8 @@ class PlimsollJob final : public TorchJob {
       if (group.layer < 0) add_to_norm(group);
     }
     trace_.wait_for(Lane::compute, Lane::reduce);
-    trace_.collective({CollectiveKind::all_reduce, DType::fp32, group_id::data_parallel, report.bytes(), {}}, {&report},
-                      {&report}, "step report");
+    trace_.collective(of_group(CollectiveKind::all_reduce, DType::fp32, group_id::data_parallel, report.bytes()),
+                      {&report}, {&report}, "step report");
     trace_.record(HostCopy{false, true, report.bytes()}, Lane::copy_out, {&report}, {&host_report_}, "step report");
     for (ShardGroup& group : groups_) step_group(group);
     trace_.record(HostSync{Lane::copy_out}, Lane::host, {}, {}, "step report");
@@ -380,20 +399,27 @@ class PlimsollJob final : public TorchJob {
     const std::int64_t n = group.shard_numel();
     const Tensor weights = is_gathered(group) ? home : home.part(n * group.index, {{n, Symbol::parameters}});
     const Tensor& master = group.master ? group.master : weights;
-    const Bytes bytes = group.gradient_shard.bytes() * 2 + group.first.bytes() * 4 + master.bytes() * 2 +
+    const Tensor& gradient = group.gradient_shard;
+    const bool clears = accumulates();
+    const Bytes bytes = gradient.bytes() * (clears ? 2 : 1) + group.first.bytes() * 4 + master.bytes() * 2 +
                         (group.master ? weights.bytes() : Bytes(0));
-    trace_.compute(Kernel::pointwise(KernelKind::adamw, DType::fp32, n, bytes),
-                   {Routine::adamw, {n, group.master ? 1 : 0}, {plan().gradient_clipping}},
-                   {&group.gradient_shard, &master, &group.first, &group.second, &fused_.report},
-                   {&master, &group.first, &group.second, &weights, &group.gradient_shard}, "adamw");
+    const Kernel kernel = Kernel::pointwise(KernelKind::adamw, DType::fp32, n, bytes);
+    const Call call{Routine::adamw, {n, group.master ? 1 : 0, clears ? 1 : 0}, {plan().gradient_clipping}};
+    const std::initializer_list<const Tensor*> reads{&gradient, &master, &group.first, &group.second, &fused_.report};
+    if (clears) {
+      trace_.compute(kernel, call, reads, {&master, &group.first, &group.second, &weights, &gradient}, "adamw");
+    } else {
+      trace_.compute(kernel, call, reads, {&master, &group.first, &group.second, &weights}, "adamw");
+    }
     if ((stage() == 1 || stage() == 2) && ranks_of(group) > 1) {
-      trace_.collective({CollectiveKind::all_gather, type(), group.group, home.bytes(), {}}, {&home}, {&home},
+      trace_.collective(of_group(CollectiveKind::all_gather, type(), group.group, home.bytes()), {&home}, {&home},
                         "gather weights");
     }
   }
 
   std::vector<ShardGroup> groups_;
   std::map<const Parameter*, std::size_t> group_of_;
+  const std::vector<Group> members_ = groups_of(scenario_);  // by GroupId
   std::vector<Tensor> unreduced_;
   FusedContext fused_{layers_, [this](const std::vector<Parameter*>& p) { return gradient_of(p); }, 0, 1, {}, {}, 0};
   Tensor host_report_;

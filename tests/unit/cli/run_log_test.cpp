@@ -88,6 +88,49 @@ TEST_F(RunLogs, AreTheBytesOfTheVolumes) {
   EXPECT_EQ(all[1]["predicted"], wire);
 }
 
+// With experts on other ranks a step takes as long as the ranks to which its routers sent most: even rows are the plan's own.
+TEST_F(RunLogs, StepsAreAlsoPredictedAsTheyWereRouted) {
+  const TemporaryFile experts{R"({"model_type": "mixtral", "hidden_size": 1024, "num_hidden_layers": 4,
+      "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 2048, "num_local_experts": 4,
+      "num_experts_per_tok": 2, "vocab_size": 1024, "max_position_embeddings": 4096, "output_router_logits": true})"};
+  const std::vector<std::string> sets{"engine=plimsoll", "micro_batch=4",     "sequence=2048",
+                                      "world_size=2",    "expert_parallel=2", "moe.capacity_factor=2"};
+  InputOptions options;
+  options.model = experts.path();
+  options.cluster = "2xh200";
+  options.sets = sets;
+  const Evaluation moe = build(Inputs(options).scenario(), {RankChoice::Kind::one, 0});
+  const auto count = static_cast<std::size_t>(moe.rank_program().report.experts);
+  const auto layers = static_cast<std::size_t>(moe.rank_program().report.moe_layers);
+  ASSERT_GE(count, 2U);
+  const auto with = [&](const std::vector<std::vector<std::int64_t>>& tokens) {
+    const std::string more = bytes() + R"(,"expert_tokens":)" + nlohmann::json(tokens).dump();
+    const TemporaryFile log(fmt::format(R"({{"digest":"{}","backend":"cuda"}})", moe.program.digest) + "\n" +
+                                step(1, 1, more) + step(2, 1, more),
+                            ".jsonl");
+    std::vector<std::string> arguments{"compare", "--model", experts.path(), "--cluster", "2xh200"};
+    for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
+    arguments.insert(arguments.end(), {"--run-log", log.path()});
+    return run_json(arguments)["figures"];
+  };
+  const std::vector<std::int64_t> even(count, 100);
+  std::vector<std::int64_t> uneven(count, 100), other(count, 100);
+  for (std::size_t e = 0; e < count / 2; ++e) uneven[e] = other[count - 1 - e] = 300;
+  const auto balanced = with(std::vector(layers, even));
+  ASSERT_EQ(balanced.size(), 4U);
+  EXPECT_EQ(balanced[3]["figure"], "step time, as routed");
+  EXPECT_NEAR(balanced[3]["predicted"].get<double>(), balanced[2]["predicted"].get<double>(), 1e-5);
+  EXPECT_EQ(balanced[3]["measured"], 1.0);
+  const double predicted = with(std::vector(layers, uneven))[3]["predicted"].get<double>();
+  EXPECT_GT(predicted, 1.01 * balanced[3]["predicted"].get<double>());
+  // The other rank's experts in every other layer: who waits changes, how long a step takes does not.
+  std::vector<std::vector<std::int64_t>> turns(layers, uneven);
+  for (std::size_t l = 1; l < layers; l += 2) turns[l] = other;
+  EXPECT_NEAR(with(turns)[3]["predicted"].get<double>(), predicted, 0.02 * predicted);
+  EXPECT_EQ(with({}).size(), 3U);
+  EXPECT_EQ(with({{1, 2}}).size(), 3U) << "of another model";
+}
+
 TEST_F(RunLogs, OfAnotherProgramAreRefused) {
   const TemporaryFile log(R"({"digest":"0123456789abcdef","backend":"host"})"
                           "\n" +

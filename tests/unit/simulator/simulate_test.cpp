@@ -134,6 +134,21 @@ TEST_F(SimulateTest, ComputeBesideACollectiveIsStretched) {
   EXPECT_EQ(run().step_time, 12 * us);
 }
 
+// Copy engines take no multiprocessor: what computes beside them is not stretched, and copies of one group on two lanes share the
+// links where kernels of its communicator would follow each other.
+TEST_F(SimulateTest, ComputeBesideCopiesIsNotStretched) {
+  calibration_.interference.factor["small"] = 2;
+  const auto size = static_cast<std::int64_t>(1) << 30;
+  Collective copies{CollectiveKind::all_gather, DType::bf16, 0, Bytes(size), Bytes(size), Carrier::copy_engines};
+  const OpId gather = add(copies, Lane::gather), other = add(copies, Lane::reduce), kernel = compute(10);
+  const Timeline timeline = run();
+  EXPECT_EQ(find(timeline, kernel).end, 10 * us);
+  const double alone_s =
+      21e-6 + static_cast<double>(size) / 2 / (0.867 * bandwidth_per_gpu(cluster_, Tier::nvlink).count);
+  EXPECT_EQ(find(timeline, gather).start, find(timeline, other).start);
+  EXPECT_NEAR(to_seconds(find(timeline, gather).end), 2 * alone_s, 1e-9);
+}
+
 // Beside an all-to-all a kernel has its own factor where one is given, and a collective that of the kernel beside it.
 TEST_F(SimulateTest, AnExchangeStretchesComputeMoreAndIsStretchedByIt) {
   calibration_.interference.factor["small"] = 2;

@@ -257,6 +257,27 @@ TEST(TierShare, OfAHundredThousandGpusIsQuick) {
   EXPECT_NEAR(share.of(Tier::spine), 391.0 / 100000, 1e-9);  // 12,500 nodes in pods of 32
 }
 
+// What copy engines serve of the reference runtime: groups of one node under NVLink, sums of two only, few numbers all-reduced.
+TEST(ReferenceCarrier, IsTheCopyEnginesWithinANodeUnderNvlink) {
+  const ClusterSpec node = cluster_of("8xh100"), nodes = cluster_of("16xh100"), pcie = cluster_of("8x4090");
+  constexpr Bytes large{1 << 20}, small{1 << 10};
+  const auto of = [&](const ClusterSpec& cluster, int size, int stride, Kind kind, Bytes bytes) {
+    return reference_carrier(cluster, group_of_rank(size, stride, 0), kind, bytes);
+  };
+  EXPECT_EQ(of(node, 2, 1, Kind::all_gather, large), Carrier::copy_engines);
+  EXPECT_EQ(of(node, 8, 1, Kind::all_gather, large), Carrier::copy_engines);
+  EXPECT_EQ(of(node, 2, 4, Kind::reduce_scatter, large), Carrier::copy_engines);
+  EXPECT_EQ(of(node, 4, 1, Kind::reduce_scatter, large), Carrier::kernels);
+  EXPECT_EQ(of(node, 8, 1, Kind::all_reduce, small), Carrier::copy_engines);
+  EXPECT_EQ(of(node, 2, 1, Kind::all_reduce, large), Carrier::kernels);
+  EXPECT_EQ(of(node, 2, 1, Kind::all_to_all, small), Carrier::kernels);
+  EXPECT_EQ(of(node, 1, 1, Kind::all_gather, large), Carrier::kernels);
+  EXPECT_EQ(of(nodes, 16, 1, Kind::all_gather, large), Carrier::kernels);
+  EXPECT_EQ(of(nodes, 2, 8, Kind::all_gather, large), Carrier::kernels) << "a GPU of each node";
+  EXPECT_EQ(of(nodes, 8, 1, Kind::all_gather, large), Carrier::copy_engines);
+  EXPECT_EQ(of(pcie, 2, 1, Kind::all_gather, large), Carrier::kernels);
+}
+
 TEST(BandwidthPerGpu, DividesWhatTheNodeShares) {
   ClusterSpec cluster = cluster_of("16x4090");
   cluster.spine_oversubscription = 2;
