@@ -34,8 +34,8 @@ constexpr Constants pytorch{
     mebibytes(154),      Bytes(0), Bytes(0),     Bytes(0)};
 constexpr Constants deepspeed{pytorch.context,           mebibytes(200), mebibytes(2), pytorch.ring,
                               pytorch.exchange_one_peer, Bytes(0),       Bytes(0),     Bytes(0)};
-// Read off from its communicators as they are taken and given back; the context holds the flags of peers (2).  Why a ring takes more than PyTorch's 288 is not known; 60 of
-// the exchange's stay when it is given back.
+// Read off from its communicators as they are taken and given back; the context holds the flags of peers (2).  Why a ring takes more
+// than PyTorch's 288 is not known; 60 of the exchange's stay when it is given back.
 constexpr Constants plimsoll_run{mebibytes(551), Bytes(0),       Bytes(0),      mebibytes(484),
                                  mebibytes(640), mebibytes(372), mebibytes(32), mebibytes(21)};
 
