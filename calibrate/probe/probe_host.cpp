@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <hwloc.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -75,9 +76,10 @@ ProbedHost probe_host() {
   host.cores = std::max(1, hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE));
   host.packages = std::max(1, hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE));
   host.numa_nodes = std::max(1, hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE));
-  hwloc_obj_t machine = hwloc_get_root_obj(topology);
-  host.memory_bytes = machine ? static_cast<std::int64_t>(machine->total_memory) : 0;
+  host.memory_bytes = static_cast<std::int64_t>(hwloc_get_root_obj(topology)->total_memory);
   hwloc_topology_destroy(topology);
+  // Where /sys is not mounted, as in a bare container, hwloc sees no memory.
+  if (host.memory_bytes == 0) host.memory_bytes = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   host.nics = nics();
   utsname name{};
   if (uname(&name) == 0)

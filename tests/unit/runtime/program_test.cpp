@@ -188,7 +188,7 @@ class Launched : public Program {
                        PLIMSOLL_RUN_BINARY);
   }
   static std::string slurm(int rank) {
-    return fmt::format("SLURM_PROCID={} SLURM_NTASKS=2 SLURM_STEP_NODELIST=localhost PLIMSOLL_PORT={} {}", rank, port(),
+    return fmt::format("SLURM_PROCID={} SLURM_NTASKS=2 SLURM_STEP_NODELIST=127.0.0.1 PLIMSOLL_PORT={} {}", rank, port(),
                        PLIMSOLL_RUN_BINARY);
   }
   /// Rank 1 beside rank 0, whose output and exit code count; `meanwhile` may strike at $second.
