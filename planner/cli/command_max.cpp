@@ -42,7 +42,7 @@ class Maximum {
     const auto may_fit = [&](std::int64_t value) { return in_arena ? !fit_at(value).by_tensors : fits(value); };
     std::int64_t largest = largest_that(may_fit);
     if (!in_arena) return largest;
-    if (largest > 0 && !fits(1)) return 0;  // it breaks by what no value changes: the host's memory
+    if (largest > 0 && breaks_on_host_alone(fit_at(1))) return 0;
     while (largest > 0 && !fits(largest)) --largest;
     return largest;
   }
@@ -78,6 +78,8 @@ class Maximum {
     return fit_of(scenario);
   }
   bool fits(std::int64_t value) { return fit_at(value).verdict != Verdict::oom; }
+  /// The host's memory, which no smaller value relieves; a device that lacks nothing has a margin.
+  static bool breaks_on_host_alone(const Fit& fit) { return fit.verdict == Verdict::oom && fit.margin.count >= 0; }
 
   Scenario scenario_;
   bool micro_batch_;

@@ -79,7 +79,7 @@ std::vector<std::vector<std::int64_t>> expert_tokens_of(const Json& line) {
   return layers;
 }
 
-/// `rows` in the proportion of `counts`: rounded down, and what is left to those that lose most by it.
+/// `rows` in the proportion of `counts`, of which one is above zero: rounded down, and what is left to those that lose most by it.
 std::vector<std::int64_t> in_proportion(const std::vector<std::int64_t>& counts, std::int64_t rows) {
   double sum = 0;
   for (const std::int64_t count : counts) sum += static_cast<double>(count);
@@ -87,7 +87,7 @@ std::vector<std::int64_t> in_proportion(const std::vector<std::int64_t>& counts,
   std::vector<std::pair<double, std::size_t>> lost;
   std::int64_t left = rows;
   for (const std::int64_t count : counts) {
-    const double exact = sum > 0 ? static_cast<double>(rows) * static_cast<double>(count) / sum : 0;
+    const double exact = static_cast<double>(rows) * static_cast<double>(count) / sum;
     lost.emplace_back(std::floor(exact) - exact, parts.size());
     parts.push_back(static_cast<std::int64_t>(exact));
     left -= parts.back();
@@ -111,7 +111,8 @@ std::optional<Scenario> with_routing_of(const Scenario& scenario, const RunStep&
     if (!moe) continue;
     if (layer == step.expert_tokens.size()) return std::nullopt;
     const std::vector<std::int64_t>& counts = step.expert_tokens[layer++];
-    if (std::ssize(counts) != moe->experts) return std::nullopt;
+    const bool any = std::any_of(counts.begin(), counts.end(), [](std::int64_t count) { return count > 0; });
+    if (std::ssize(counts) != moe->experts || !any) return std::nullopt;
     routing.counts.push_back({in_proportion(counts, plan.tokens() * moe->top_k)});
   }
   if (layer != step.expert_tokens.size()) return std::nullopt;

@@ -231,6 +231,7 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
     if (result.nearest && result.nearest->evaluated.verdict != Verdict::oom) {
       round = Round(context, limit).run();
       result.nearest.reset();
+      result.nearest_proven = false;
     }
   }
   result.proven = round.proven;

@@ -144,7 +144,7 @@ TEST(ArenaSize, LargeGathersAndSmallActivationsFragmentNothing) {
   }
 }
 
-// What the two orders reach at worst over sizes at which blocks of all kinds are large in turn: 1.04 times what is alive at the
+// What the orders reach at worst over sizes at which blocks of all kinds are large in turn: 1.04 times what is alive at the
 // peak, where buffers on two lanes may be alive at once that never are in the order of issue.
 TEST(ArenaSize, AnArenaIsAtMostATwentiethLargerThanWhatIsAliveAtItsPeak) {
   const std::vector<std::pair<const char*, const char*>> models{

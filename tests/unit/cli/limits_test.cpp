@@ -65,6 +65,15 @@ TEST(LimitsOfAnArena, NoLargerValueFits) {
     EXPECT_EQ(verdict(setting, {fmt::format("sequence={}", value + more)}), "oom") << value << " + " << more;
 }
 
+// No sequence is short enough for a host that does not hold the processes; its search must end at once.
+TEST(LimitsOfAnArena, NothingFitsWhereTheHostIsTooSmall) {
+  const auto answer = run_json({"max", "sequence", "--model", "llama-3.1-8b", "--cluster", "8xh200", "--set",
+                                "engine=plimsoll", "--host-memory", "1 MiB"},
+                               4);
+  EXPECT_EQ(answer["value"], 0);
+  EXPECT_GT(answer["margin_bytes"], 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Models, Limits,
     testing::Values(Setting{"llama-3.1-8b", "8xh100", {"zero.stage=3"}},

@@ -130,6 +130,7 @@ TEST_F(RunLogs, StepsAreAlsoPredictedAsTheyWereRouted) {
   EXPECT_NEAR(with(turns)[3]["predicted"].get<double>(), predicted, 0.05 * predicted);
   EXPECT_EQ(with({}).size(), 3U);
   EXPECT_EQ(with({{1, 2}}).size(), 3U) << "of another model";
+  EXPECT_EQ(with(std::vector(layers, std::vector<std::int64_t>(count, 0))).size(), 3U) << "no token went anywhere";
 }
 
 TEST_F(RunLogs, OfAnotherProgramAreRefused) {
