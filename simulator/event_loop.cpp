@@ -14,6 +14,10 @@ namespace {
 constexpr auto compute = static_cast<std::size_t>(Lane::compute);
 constexpr auto copy_in = static_cast<std::size_t>(Lane::copy_in);
 
+SimTime nearest(double time) {
+  return static_cast<SimTime>(time + 0.5);  // NOLINT(bugprone-incorrect-roundings): no time is negative
+}
+
 }  // namespace
 
 EventLoop::EventLoop(std::vector<RanksOnClock> ranks, const Prices& prices, std::size_t groups, int tell_of)
@@ -269,7 +273,7 @@ void EventLoop::begin(ClassState& state, std::size_t l, const PricedOp& op) {
   lane.updated = now_;
   lane.remaining = op.collective ? alone : alone * state.ranks.compute_factor;
   lane.rate = 1;
-  state.next[l] = now_ + static_cast<SimTime>(lane.remaining + 0.5);
+  state.next[l] = now_ + nearest(lane.remaining);
 }
 
 void EventLoop::finish(std::size_t c, std::size_t l) {
@@ -352,7 +356,7 @@ void EventLoop::set_rate(ClassState& state, std::size_t l, double rate) {
   lane.remaining -= static_cast<double>(now_ - lane.updated) * lane.rate;
   lane.updated = now_;
   lane.rate = rate;
-  state.next[l] = now_ + static_cast<SimTime>(std::max(0.0, lane.remaining) / rate + 0.5);
+  state.next[l] = now_ + nearest(std::max(0.0, lane.remaining) / rate);
 }
 
 // ---- results ----

@@ -276,6 +276,7 @@ std::vector<Entry> compare_with(const Calibration& calibration, int multiprocess
     entry.residuals.push_back({key_of(sample.point), sample.time_s, seconds, seconds});
   }
   std::vector<Entry> result;
+  result.reserve(entries.size());
   for (auto& [name, entry] : entries) result.push_back(std::move(entry));
   return result;
 }

@@ -17,12 +17,12 @@ struct FitResult {
   std::vector<std::string> kept;  ///< sections that come from the base
 };
 
-/// @param files samples of one device (fit.device otherwise, an error); several machines of that device are a warning
+/// @param measured samples of one device (fit.device otherwise, an error); several machines of that device are a warning
 /// @param base what the samples do not cover; its name and provenance stay with those entries
 /// Errors: fit.device, fit.empty (nothing can be fitted); warnings: fit.refused for a class whose points do not determine its
 /// rule, fit.left_out for a sample that says nothing, fit.kind for samples of another kind, fit.unused for a file of which
 /// nothing is fitted.
-Result<FitResult> fit_calibration(const std::vector<SampleFile>& files, const Calibration& base,
+Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const Calibration& base,
                                   const std::string& name);
 
 /// The same samples, kernels without what the events around them add: the time of an empty kernel timed so, less what it takes in

@@ -44,6 +44,7 @@ Folds folds_of(const std::vector<std::string>& keys) {
 /// A point stands out whose error is beyond 15 % and beyond five times the usual one (median absolute deviation).
 std::vector<std::string> outliers_of(const std::vector<Residual>& residuals) {
   std::vector<double> errors;
+  errors.reserve(residuals.size());
   for (const Residual& r : residuals) errors.push_back(std::abs(r.fitted()));
   if (errors.empty()) return {};
   auto sorted = errors;
@@ -90,7 +91,7 @@ Errors errors_of(const std::vector<Residual>& residuals, bool held_out, double l
 }
 
 std::optional<Predict> fit_entry(Entry& entry, const Samples& samples, const Fitter& fitter) {
-  const auto all = fitter(samples);
+  auto all = fitter(samples);
   if (!all) {
     entry.refused = fmt::format("{} points do not determine the rule", samples.size());
     return {};

@@ -60,7 +60,7 @@ Bytes exchange_memory(const ProcessUse& use) {
 
 Bytes attention_workspace(const AttentionSizes& sizes) {
   const std::int64_t sums = sizes.tokens * sizes.q_heads, wide = sums * sizes.head_dim;
-  return Bytes(sums == 0 ? 0 : 4 * wide + (sizes.kv_heads < sizes.q_heads ? 2 * 2 * wide : 0) + 4 * sums + 256);
+  return Bytes(sums == 0 ? 0 : 4 * wide + (sizes.kv_heads < sizes.q_heads ? 4 * wide : 0) + 4 * sums + 256);
 }
 
 OutsideFramework outside_framework(const ProcessUse& use) {

@@ -240,6 +240,7 @@ std::vector<LiveTensors> live_at_peak(const RankProgram& program, const Replay& 
     row.last_layer = std::max<int>(row.last_layer, buffer.layer);
   }
   std::vector<LiveTensors> result;
+  result.reserve(rows.size());
   for (auto& [key, row] : rows) result.push_back(std::move(row));
   std::stable_sort(result.begin(), result.end(), [](const LiveTensors& a, const LiveTensors& b) {
     return a.bytes * static_cast<std::int64_t>(a.count) > b.bytes * static_cast<std::int64_t>(b.count);

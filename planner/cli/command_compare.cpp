@@ -238,18 +238,23 @@ std::function<int()> declare_compare(CLI::App& app) {
   add_common_inputs(app, options->inputs, {.rank = true});
   auto* trace = app.add_option("--allocator-trace", options->allocator_trace,
                                "allocations and frees of one steady step, JSON, also compressed by gzip");
-  app.add_option(
-         "--snapshot", options->snapshot,
-         "PyTorch's memory snapshot of one steady step as JSON, also compressed; two lines of Python write it:\n"
-         "  torch.cuda.memory._record_memory_history(context=\"alloc\", stacks=\"python\")  before the step\n"
-         "  json.dump(torch.cuda.memory._snapshot(), open(\"snapshot.json\", \"w\"))  after it")
-      ->excludes(trace);
-  app.add_option("--kineto", options->kineto,
-                 "a trace of torch.profiler of one steady step (Chrome JSON, CUDA activities), also compressed")
-      ->excludes(trace);
+  auto* snapshot =
+      app.add_option(
+             "--snapshot", options->snapshot,
+             "PyTorch's memory snapshot of one steady step as JSON, also compressed; two lines of Python write it:\n"
+             "  torch.cuda.memory._record_memory_history(context=\"alloc\", stacks=\"python\")  before the step\n"
+             "  json.dump(torch.cuda.memory._snapshot(), open(\"snapshot.json\", \"w\"))  after it")
+          ->excludes(trace);
+  auto* kineto =
+      app.add_option("--kineto", options->kineto,
+                     "a trace of torch.profiler of one steady step (Chrome JSON, CUDA activities), also compressed")
+          ->excludes(trace)
+          ->excludes(snapshot);
   app.add_option("--run-log", options->run_log,
                  "what plimsoll-run --log wrote, also compressed: memory, volumes and step time beside it")
-      ->excludes(trace);
+      ->excludes(trace)
+      ->excludes(snapshot)
+      ->excludes(kineto);
   app.add_option("--threshold", options->threshold, "smaller allocations are left out")
       ->type_name("SIZE")
       ->capture_default_str();

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "planner/base/format.hpp"
 #include "planner/cli/commands.hpp"
@@ -14,12 +16,26 @@
 #include "planner/cli/remedy.hpp"
 #include "planner/cli/table.hpp"
 #include "planner/cli/terminal.hpp"
+#include "planner/spec/devices.hpp"
 #include "planner/step/checkpoint_files.hpp"
 
 namespace plimsoll {
 namespace {
 
 constexpr int bar_cells = 40;
+
+/// A change to more GPUs than the cluster has is one of the cluster, too.
+void print_larger_cluster(const ClusterSpec& cluster, const Remedy& remedy) {
+  constexpr std::string_view key = "world_size=";
+  for (const std::string& set : remedy.sets) {
+    if (!set.starts_with(key) || std::stoi(set.substr(key.size())) <= cluster.world()) continue;
+    const std::string gpus = set.substr(key.size());
+    const std::vector<std::string> known = device_names();
+    const bool is_preset = std::find(known.begin(), known.end(), cluster.device.name) != known.end();
+    print(fmt::format("That takes a cluster of {} GPUs{}\n", gpus,
+                      is_preset ? fmt::format(": --cluster {}x{}", gpus, cluster.device.name) : ""));
+  }
+}
 
 void print_verdict(const Evaluation& evaluation, const std::optional<Remedy>& remedy) {
   const Ledger& ledger = evaluation.ledger;
@@ -41,6 +57,7 @@ void print_verdict(const Evaluation& evaluation, const std::optional<Remedy>& re
   print(fmt::format("Smallest change with which it {}:{} (margin {} GiB)\n",
                     remedy->verdict == Verdict::fits ? "fits" : "is tight", paint(sets, Colour::bold),
                     gibibytes(remedy->margin)));
+  print_larger_cluster(evaluation.scenario.cluster, *remedy);
 }
 
 Colour colour_of_row(const LedgerRow& row, const Ledger& ledger) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 
 #include "planner/base/format.hpp"
@@ -46,6 +47,11 @@ void print_answers(const std::vector<NeedAnswer>& answers) {
     if (answer.without_offload) row("  without offload", *answer.without_offload);
   }
   print(table.text());
+  const bool any_spans_nodes = std::any_of(answers.begin(), answers.end(), [](const NeedAnswer& answer) {
+    return answer.smallest &&
+           answer.smallest->scenario.plan.world_size > answer.smallest->scenario.cluster.devices_per_node;
+  });
+  if (any_spans_nodes) print("Beyond one node whole nodes are counted; the last one may have GPUs to spare.\n");
 }
 
 int need(const NeedOptions& options) {

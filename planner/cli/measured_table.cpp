@@ -144,7 +144,7 @@ class TableReader {
     if (const Node* process = node.find("process")) {
       row.fresh = process->is_string() && process->as_string() == "fresh";
       if (!row.fresh && !(process->is_string() && process->as_string() == "shared"))
-        error(*process, row.id, "table.choice", "process is neither \"fresh\" nor \"shared\"", {});
+        error(*process, row.id, "table.choice", R"(process is neither "fresh" nor "shared")", {});
     }
     const Node* parameters = node.find("parameters");
     if (parameters != nullptr && parameters->kind() == Node::Kind::integer) row.parameters = parameters->as_int();

@@ -79,7 +79,7 @@ class Scanner {
     std::size_t unit_at = at;
     while (unit_at < text_.size() && text_[unit_at] == ' ') ++unit_at;
     const Unit* unit = unit_of(unit_at);
-    if (unit == nullptr && (!bare || is_longer_than_a_unit(unit_at))) return std::nullopt;
+    if (unit == nullptr && (!bare || is_longer_than_a_unit(unit_at) || goes_on(at))) return std::nullopt;
     const Unit bytes{"bytes", 1, 0};
     if (unit != nullptr) at = unit_at + unit->name.size();
     const Unit& used = unit != nullptr ? *unit : bytes;
@@ -120,6 +120,13 @@ class Scanner {
       }
     }
     return at;
+  }
+
+  /// "1e400", "12,94": what was read so far is a part of a number that is written otherwise.
+  bool goes_on(std::size_t at) const {
+    if (at >= text_.size()) return false;
+    const bool separated = (text_[at] == ',' || text_[at] == '.') && at + 1 < text_.size() && is_digit(text_[at + 1]);
+    return separated || std::isalnum(static_cast<unsigned char>(text_[at]));
   }
 
   /// "GiBlah": no unit, but no word of the sentence either.

@@ -40,7 +40,8 @@ std::string text(const Json& object, const char* key) {
 }
 
 /// Beyond these no step was run; within them whole numbers are exact in a double or far beyond what is looked at by the byte.
-constexpr double most_steps = 1e15, most_bytes = limits::bytes, least_time_s = 1e-9, most_time_s = 1e9;
+constexpr double most_steps = 1e15, most_bytes = static_cast<double>(limits::bytes), least_time_s = 1e-9,
+                 most_time_s = 1e9;
 
 bool is_within(const Json& object, const char* key, double least, double most) {
   const double value = number(object, key);

@@ -164,9 +164,10 @@ LedgerContext ledger_context(const Scenario& scenario) {
   const Plan& plan = scenario.plan;
   LedgerContext context;
   context.capacity = scenario.cluster.device.memory;
-  context.rules.expandable_segments = plan.expandable_segments;
-  context.outside = outside_framework(process_use(scenario));
   context.in_arena = plan.engine == Engine::plimsoll;
+  // In an arena a buffer takes its own bytes, as in expandable segments: no block is left unsplit.
+  context.rules.expandable_segments = plan.expandable_segments || context.in_arena;
+  context.outside = outside_framework(process_use(scenario));
   context.allocated_evidence = allocated_evidence(scenario);
   if (plan.engine == Engine::ddp || plan.engine == Engine::fsdp2) context.unknown = LedgerContext::Unknown::past;
   if (plan.engine == Engine::deepspeed && plan.zero.stage == 3) context.unknown = LedgerContext::Unknown::lateness;

@@ -222,6 +222,9 @@ void read_trainable(Section& top) {
       std::exchange(plan.lora, std::nullopt);  // --set names one key of it at a time
   plan.trainable_patterns.clear();
   if (value->is_array()) {
+    if (value->items().empty())
+      top.draft.report(Severity::error, "plan.range", value->place(), "/trainable names no parameter to train",
+                       "patterns as \"lm_head\", \"layers.0.\", or \"all\"");
     if (auto patterns = top.reader.strings("trainable")) plan.trainable_patterns = std::move(*patterns);
   } else if (value->is_object()) {
     Section object(*value, "/trainable", top.draft);

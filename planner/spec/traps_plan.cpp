@@ -157,13 +157,14 @@ constexpr Rule rows[] = {
        const bool parameters = in.plan.offload.parameters != OffloadDevice::none;
        const bool optimizer = in.plan.offload.optimizer != OffloadDevice::none;
        const std::int64_t each = (optimizer ? 18 : 0) + (parameters ? 2 : 0);
-       const std::string total = in.model == nullptr ? ""
-                                                     : fmt::format(", {} for this model over all nodes",
-                                                                   bytes_of(total_parameters(in), each));
+       const bool trains_all = !in.plan.lora && in.plan.trainable_patterns.empty();
+       const std::string total = in.model == nullptr || !trains_all ? ""
+                                                                    : fmt::format(", {} for this model over all nodes",
+                                                                                  bytes_of(total_parameters(in), each));
        say(in, d, optimizer ? "/offload/optimizer" : "/offload/parameters",
            fmt::format(
-               "offload needs about {} bytes of host memory per parameter{}, before pinned buffers are rounded up",
-               each, total),
+               "offload needs about {} bytes of host memory per {}parameter{}, before pinned buffers are rounded up",
+               each, trains_all ? "" : "trained ", total),
            "compare with the memory of the nodes (--host-memory)");
      }},
     {"trap.pinned", note, "deepspeed", "0.19", "measured, to the byte",

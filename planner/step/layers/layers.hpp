@@ -61,7 +61,7 @@ Variable norm(LayerContext& c, NormModule& module, const Variable& x);
 RotaryTables rotary_tables(LayerContext& c, const Variable& hidden);
 /// Rotary position embedding of q or k [N, width].
 Variable rotate(LayerContext& c, const Variable& x, const RotaryTables& tables, Dim width);
-Variable attention(LayerContext& c, AttentionModule& module, const Variable& x, const RotaryTables& tables);
+Variable attention(LayerContext& c, AttentionModule& module, const Variable& input, const RotaryTables& tables);
 Variable mlp(LayerContext& c, MlpModule& module, const Variable& x, Dim width);
 /// A mixture of experts; adds its router logits to `router_logits` when the loss needs them.
 Variable mixture_of_experts(LayerContext& c, MoeModule& module, const Variable& x,

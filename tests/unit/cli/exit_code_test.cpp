@@ -45,6 +45,8 @@ TEST_F(ExitCode, UsageIsTwo) {
            {"recommend", "--model", model.path(), "--cluster", "1xh100", "--seconds", "nan"},
            {"explain", "--model", model.path(), "--cluster", "1xh100", "--number", ""},
            {"recommend", "--model", model.path(), "--cluster", "1xh100", "--emit", ""},
+           {"compare", "--model", model.path(), "--cluster", "1xh100", "--kineto", "a.json", "--snapshot", "b.json"},
+           {"compare", "--model", model.path(), "--cluster", "1xh100", "--kineto", "a.json", "--run-log", "b.jsonl"},
            {"validate", "table.json", "--within", "nan"}}) {
     const ProgramRun result = run(arguments);
     EXPECT_EQ(result.code, 2) << (arguments.empty() ? "" : arguments.front());

@@ -62,6 +62,15 @@ TEST_F(Json, Ledger) {
                 testing::AnyOf("measured", "fitted", "interpolated", "extrapolated", "assumed"));
 }
 
+TEST_F(Json, AnArenaHoldsWhatIsAllocatedInIt) {
+  for (const char* sequence : {"63", "900", "2048", "5001"}) {
+    const json gpu = run_json({"ledger", "--model", "llama-3.2-1b", "--cluster", "2xh200", "--set", "engine=plimsoll",
+                               "--set", std::string("sequence=") + sequence})["gpu"];
+    EXPECT_EQ(gpu["categories_at_peak"]["allocator_slack"], 0) << sequence;
+    EXPECT_GE(gpu["reserved_peak_bytes"], gpu["allocated_peak_bytes"]) << sequence;
+  }
+}
+
 TEST_F(Json, LedgerOfWhatDoesNotFitNamesTheSmallestChange) {
   const json ledger = run_json(
       {"ledger", "--model", "llama-3.1-8b", "--cluster", "8xh100", "--set", "zero.stage=3", "--set", "micro_batch=16"});

@@ -166,8 +166,9 @@ TEST(Oom, LatentAttentionHasNoQueryProjection) {
     EXPECT_EQ(candidate["tensor"].get<std::string>().find("query or output projection"), std::string::npos);
 }
 
-TEST(Oom, AWordThatOnlyBeginsLikeAUnitIsNone) {
-  for (const char* message : {"5 GiBlah", "CUDA out of memory. Tried to allocate 12.94 GiBs of it"}) {
+TEST(Oom, WhatOnlyBeginsLikeAUnitOrANumberIsNone) {
+  for (const char* message : {"5 GiBlah", "CUDA out of memory. Tried to allocate 12.94 GiBs of it",
+                              "Tried to allocate 1e400 GiB", "Tried to allocate 12,94 GiB"}) {
     const test::ProgramRun run = test::run({"oom", message});
     EXPECT_EQ(run.code, 1) << message;
     EXPECT_NE(run.err.find("oom.none"), std::string::npos) << run.err;
