@@ -244,15 +244,16 @@ class Processes : public Program {
   static constexpr const char* mpirun =
       "ASAN_OPTIONS=detect_leaks=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 mpirun "
       "--oversubscribe ";
-  /// Starts a long job of two processes that note who they are, sends the second one a signal, and waits for the end.
+  /// Starts a long job of two processes that note who they are, sends the second one a signal once steps are logged, and waits
+  /// for the end.
   Ended after_signal(const std::string& signal) {
     const auto rank = [&](int i) {
       return "-n 1 sh -c 'echo $$ > " + file("process" + std::to_string(i)) + "; exec " + PLIMSOLL_RUN_BINARY + " " +
-             job(2, "--steps 1000000 --timeout 4") + "'";
+             job(2, "--steps 1000000 --timeout 4 --log " + file("log")) + "'";
     };
-    const std::string named = file("process1");
     const std::string strike =
-        "(while [ ! -s " + named + " ]; do sleep 0.2; done; sleep 3; kill -" + signal + " $(cat " + named + ")) & ";
+        fmt::format("(while [ ! -s {0} ] || [ $(wc -l < {0}) -lt 4 ]; do sleep 0.1; done; kill -{1} $(cat {2})) & ",
+                    file("log"), signal, file("process1"));
     return start(strike + mpirun + rank(0) + " : " + rank(1));
   }
   /// True if a process of the job still runs (one that has ended may wait, as a zombie, for init to notice).

@@ -163,7 +163,6 @@ TEST(Trained, NamesMustExist) {
               ElementsAre("plan.trainable.none /trainable"));
   EXPECT_THAT(codes(judge(R"({"trainable": ["mlp.experts"]})", "llama-3.2-1b")),
               ElementsAre("plan.trainable.none /trainable"));
-  EXPECT_THAT(codes(judge(R"({"trainable": []})", "llama-3.2-1b")), ElementsAre("plan.range /trainable"));
   EXPECT_THAT(judge(R"({"trainable": {"lora": {"rank": 8}}})", "llama-3.2-1b"), IsEmpty());
   EXPECT_THAT(judge(R"({"trainable": ["layers.0.*proj", "norm"]})", "llama-3.2-1b"), IsEmpty());
 }

@@ -157,6 +157,10 @@ TEST(Errors, ComeAllAtOnceWithTheNearestKey) {
                                    "plan.choice /precision"));
 }
 
+TEST(Errors, AListOfNothingIsNotAll) {
+  EXPECT_THAT(errors_of(R"({"trainable": []})"), ElementsAre("plan.range /trainable"));
+}
+
 TEST(Unbuilt, KeysOfTheContractAreRefusedByName) {
   EXPECT_THAT(errors_of(R"({"tensor_parallel": 2, "pipeline_parallel": 4, "context_parallel": 2})"),
               ElementsAre("plan.unsupported /tensor_parallel", "plan.unsupported /pipeline_parallel",
