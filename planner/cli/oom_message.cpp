@@ -298,13 +298,13 @@ std::optional<PrintedSize> find_request(std::string_view text, std::string_view 
   for (const std::string_view words : requests) {
     for (std::size_t at = text.find(words); at != std::string_view::npos; at = text.find(words, at + 1)) {
       // "can't allocate memory: you tried to allocate 1024 bytes" has the size after the later words.
-      if (const auto size = scanner.size_at(at + words.size(), true); size && size->bytes > 0) return size;
+      if (auto size = scanner.size_at(at + words.size(), true); size && size->bytes > 0) return size;
     }
   }
   // A size alone.
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) return std::nullopt;
-  const auto size = scanner.size_at(first, true);
+  auto size = scanner.size_at(first, true);
   if (!size || text.find_first_not_of(" \t\r\n", first + size->text.size()) != std::string_view::npos)
     return std::nullopt;
   return size;
@@ -323,7 +323,7 @@ Result<OomMessage> read_oom_message(const std::shared_ptr<const SourceFile>& fil
   const auto request = find_request(text, file->text);
   if (!request) {
     return fail("oom.none", "no size that was asked for is in this text",
-                "\"CUDA out of memory. Tried to allocate 12.94 GiB ...\", or \"12.94 GiB\" alone");
+                R"("CUDA out of memory. Tried to allocate 12.94 GiB ...", or "12.94 GiB" alone)");
   }
   if (!(request->bytes >= 1)) return fail("oom.small", fmt::format("{} is no allocation", request->text), {});
   if (!(request->bytes < 0x1p60)) return fail("oom.large", fmt::format("{} is beyond any memory", request->text), {});

@@ -45,6 +45,7 @@ struct Section {
   }
   void type(const char* key, DType& field, const std::vector<std::pair<std::string, DType>>& types) {
     std::vector<std::string> words;
+    words.reserve(types.size());
     for (const auto& [name, unused] : types) words.push_back(name);
     if (const auto value = reader.choice(key, words)) field = types[*value].second, state(key);
   }
@@ -224,7 +225,7 @@ void read_trainable(Section& top) {
   if (value->is_array()) {
     if (value->items().empty())
       top.draft.report(Severity::error, "plan.range", value->place(), "/trainable names no parameter to train",
-                       "patterns as \"lm_head\", \"layers.0.\", or \"all\"");
+                       R"(patterns as "lm_head", "layers.0.", or "all")");
     if (auto patterns = top.reader.strings("trainable")) plan.trainable_patterns = std::move(*patterns);
   } else if (value->is_object()) {
     Section object(*value, "/trainable", top.draft);
