@@ -2,6 +2,7 @@
 // do not cover keeps the base's entry, and is said.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ bool speaks_of(const Calibration& calibration, const Point& point);
 double flops_of(const Point& point);
 /// Bytes that a kernel point moves: stated with the sample, or by its op and elements.
 double bytes_of(const Point& point);
+
+/// The collective that a collective's point or a member of a pair names; nothing where it is none.
+std::optional<CollectiveKind> collective_of(const std::string& name);
 
 // One class each; they set their section of `into` and return its entries.
 std::vector<Entry> fit_gemm(const Samples& samples, int multiprocessors, Calibration& into, const std::string& source);

@@ -118,21 +118,21 @@ std::optional<CollectivePrice> fit_price(const Samples& samples) {
   return price;
 }
 
-std::optional<CollectiveKind> kind_of(const std::string& op) {
-  static const std::map<std::string, CollectiveKind> kinds = {{"all_gather", CollectiveKind::all_gather},
-                                                              {"reduce_scatter", CollectiveKind::reduce_scatter},
-                                                              {"all_reduce", CollectiveKind::all_reduce},
-                                                              {"all_to_all", CollectiveKind::all_to_all},
-                                                              {"broadcast", CollectiveKind::broadcast}};
-  const auto found = kinds.find(op);
-  return found == kinds.end() ? std::nullopt : std::optional(found->second);
-}
-
 Tier tier_of(const std::string& name) {
   return name == "pcie" ? Tier::pcie : name == "nic" ? Tier::nic : name == "spine" ? Tier::spine : Tier::nvlink;
 }
 
 }  // namespace
+
+std::optional<CollectiveKind> collective_of(const std::string& name) {
+  static const std::map<std::string, CollectiveKind> kinds = {{"all_gather", CollectiveKind::all_gather},
+                                                              {"reduce_scatter", CollectiveKind::reduce_scatter},
+                                                              {"all_reduce", CollectiveKind::all_reduce},
+                                                              {"all_to_all", CollectiveKind::all_to_all},
+                                                              {"broadcast", CollectiveKind::broadcast}};
+  const auto found = kinds.find(name);
+  return found == kinds.end() ? std::nullopt : std::optional(found->second);
+}
 
 std::vector<Entry> fit_collectives(const Samples& samples, Calibration& into, const std::string& source) {
   std::map<std::tuple<std::string, std::int64_t, std::string>, Samples> groups;
@@ -151,7 +151,7 @@ std::vector<Entry> fit_collectives(const Samples& samples, Calibration& into, co
       return
           [price = *price](const Point& p) { return collective_seconds(price, static_cast<double>(p.size("bytes"))); };
     });
-    if (!kind_of(op) && op != "send_receive" && op != "all_to_all_skewed") {
+    if (!collective_of(op) && op != "send_receive" && op != "all_to_all_skewed") {
       entry.refused = fmt::format("no collective is called {}", op);
     } else if (auto price = entry.refused.empty() ? fit_price(group) : std::nullopt) {
       entry.range_low = price->points.front().first;
@@ -159,7 +159,7 @@ std::vector<Entry> fit_collectives(const Samples& samples, Calibration& into, co
       const CollectivePrice::Piece& last = price->pieces.back();
       entry.rule = fmt::format("{} pieces, the last {:.0f} us + S / {:.0f} GB/s", price->pieces.size(),
                                1e6 * last.latency_s, 1e-9 * last.bytes_per_s);
-      if (const auto kind = kind_of(op)) {
+      if (const auto kind = collective_of(op)) {
         price->kind = *kind;
         price->ranks = static_cast<int>(ranks);
         price->tier = tier_of(tier);

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 
 #include "calibrate/fit/fit.hpp"
 
@@ -26,10 +25,6 @@ std::string kernel_of(const std::string& member) {
   if (member.starts_with("attention_backward")) return "attention_backward";
   if (member.starts_with("attention")) return "attention_forward";
   return is_streaming(member) ? member : "";
-}
-bool is_collective(const std::string& member) {
-  static const std::set<std::string> names{"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"};
-  return names.contains(member);
 }
 double figure(const Sample& sample, const char* name) {
   const auto found = sample.figures.find(name);
@@ -77,7 +72,7 @@ constexpr double widest_interval = 0.1;
 std::string unusable(const Measured& pair) {
   const std::string first = pair.sample->point.label("first"), second = pair.sample->point.label("second");
   if (pair.kernel.empty()) return fmt::format("no kernel is called {}", first);
-  if (!pair.copy && !is_collective(second)) return fmt::format("no collective is called {}", second);
+  if (!pair.copy && !collective_of(second)) return fmt::format("no collective is called {}", second);
   for (const double factor : {pair.first, pair.second}) {
     if (!(factor > 0 && factor <= most_slowdown))
       return fmt::format("a slowdown of {:.3g} makes no sense; it may be up to {:.0f}", factor, most_slowdown);
@@ -93,7 +88,7 @@ std::vector<Measured> measured(const Samples& samples, Entry& entry) {
   std::vector<Measured> all;
   for (const Sample* sample : samples) {
     const std::string first = sample->point.label("first"), second = sample->point.label("second");
-    if ((is_collective(first) || first == "copy") && is_collective(second)) continue;
+    if ((collective_of(first) || first == "copy") && collective_of(second)) continue;
     Measured one{sample,
                  kernel_of(first),
                  sample->point.label("resident") == "second",

@@ -21,5 +21,7 @@ inline constexpr std::int64_t vocab = std::int64_t{1} << 24;
 inline constexpr std::int64_t experts = std::int64_t{1} << 16;
 inline constexpr std::int64_t parameters = std::int64_t{1} << 50;  ///< elements of the whole model
 inline constexpr std::int64_t bytes = std::int64_t{1} << 60;       ///< of anything that is summed
+/// Bytes or operations per second; at less a step would take longer than simulated time can be told, 106 days.
+inline constexpr double lowest_rate = 1e6, highest_rate = 1e18;
 
 }  // namespace plimsoll::limits

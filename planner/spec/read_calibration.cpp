@@ -7,10 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "planner/spec/limits.hpp"
+
 namespace plimsoll {
 namespace {
 
-constexpr double lowest_rate = 1e6, highest_rate = 1e18;  // as those of a cluster
 constexpr double longest_s = 1e3;
 constexpr const char* this_format = "plimsoll-calibration/1";
 
@@ -43,7 +44,7 @@ class CalibrationReader {
     section("host", [this](ObjectReader& r) { host(r); });
     section("interference", [this](ObjectReader& r) { interference(r); });
     section("cache", [this](ObjectReader& r) {
-      if (const auto value = r.number("bytes", 0, highest_rate)) result_.cache.bytes = *value;
+      if (const auto value = r.number("bytes", 0, limits::highest_rate)) result_.cache.bytes = *value;
       if (const auto value = r.number("factor", 0.01, 1)) result_.cache.factor = *value;
       provenance(r);
     });
@@ -55,7 +56,7 @@ class CalibrationReader {
     });
     section("fixed_bytes", [this](ObjectReader& r) {
       for (const Node::Member& member : r.node().members()) {
-        if (const auto value = r.number(member.key, 0, highest_rate)) result_.fixed_bytes[member.key] = *value;
+        if (const auto value = r.number(member.key, 0, limits::highest_rate)) result_.fixed_bytes[member.key] = *value;
       }
     });
     collectives();
@@ -79,7 +80,7 @@ class CalibrationReader {
     if (const auto value = r.number(key, 0, longest_s / unit)) into = *value * unit;
   }
   static void rate(ObjectReader& r, const char* key, double& into) {
-    if (const auto value = r.number(key, lowest_rate, highest_rate)) into = *value;
+    if (const auto value = r.number(key, limits::lowest_rate, limits::highest_rate)) into = *value;
   }
   /// Nothing stands in for a rate that its rule is about.
   static void required_rate(ObjectReader& r, const char* key, double& into) {

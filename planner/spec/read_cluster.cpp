@@ -16,8 +16,6 @@ namespace {
 
 constexpr std::int64_t most_devices_per_node = 1024;
 constexpr std::int64_t most_nics_per_node = 1024;
-// Bytes or operations per second; at less a step would take longer than simulated time can be told, 106 days.
-constexpr double lowest_rate = 1e6, highest_rate = 1e18;
 constexpr double longest_latency_s = 10;
 
 // "989 TFLOP/s": the prefixes are those of bytes per second.
@@ -93,11 +91,13 @@ class ClusterReader {
     if (value) into = *value;
   }
   void rate(ObjectReader& reader, std::string_view key, BytesPerSecond& into) {
-    if (const auto value = quantity(reader, key, parse_bytes_per_second, "400 GB/s", lowest_rate, highest_rate))
+    if (const auto value =
+            quantity(reader, key, parse_bytes_per_second, "400 GB/s", limits::lowest_rate, limits::highest_rate))
       into = *value;
   }
   void flops(ObjectReader& reader, std::string_view key, double& into) {
-    const auto value = quantity(reader, key, parse_flops_per_second, "989 TFLOP/s", lowest_rate, highest_rate);
+    const auto value =
+        quantity(reader, key, parse_flops_per_second, "989 TFLOP/s", limits::lowest_rate, limits::highest_rate);
     if (value) into = value->count;
   }
 

@@ -131,12 +131,16 @@ TEST(Allocator, TakesTheSmallestHoleThatFits) {
   }
 }
 
+AllocatorRules with_gap(Bytes address_gap) {
+  AllocatorRules rules;
+  rules.address_gap = address_gap;
+  return rules;
+}
+
 // A segment of 16 MiB leaves half of its range of 32 MiB to the next one, which lies above it therefore; a third takes a
 // new range below both.
 TEST(Allocator, TakesTheLowestOfEqualHoles) {
-  AllocatorRules rules;
-  rules.address_gap = Bytes(0);
-  CachingAllocator allocator(rules);
+  CachingAllocator allocator(with_gap(Bytes(0)));
   const BlockId first = take(allocator, 16 * mib);
   const BlockId above = take(allocator, 16 * mib);
   const BlockId below = take(allocator, 16 * mib);
@@ -150,18 +154,14 @@ TEST(Allocator, TakesTheLowestOfEqualHoles) {
 }
 
 TEST(Allocator, TakesWhatIsFreeAboveTheFirstRangeIfItHoldsTheSegment) {
-  AllocatorRules rules;
-  rules.address_gap = Bytes(16 * mib);
-  CachingAllocator allocator(rules);
+  CachingAllocator allocator(with_gap(Bytes(16 * mib)));
   const BlockId large = take(allocator, 20 * mib);
   const BlockId fits = take(allocator, 16 * mib);
   EXPECT_EQ(allocator.address_of(fits) - allocator.address_of(large), 32 * mib);
 }
 
 TEST(Allocator, TakesAddressesAgainThatWereGivenBack) {
-  AllocatorRules rules;
-  rules.address_gap = Bytes(0);
-  CachingAllocator allocator(rules);
+  CachingAllocator allocator(with_gap(Bytes(0)));
   const BlockId lower = take(allocator, 16 * mib);
   const BlockId upper = take(allocator, 16 * mib);
   const std::int64_t address = allocator.address_of(lower);
