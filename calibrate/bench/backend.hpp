@@ -34,8 +34,6 @@ class Work {
   virtual std::map<std::string, double> figures() const { return {}; }
   /// Its time says nothing (fixed bytes): run() is called once.
   virtual bool once() const { return false; }
-  /// Each run() meets another condition (another core of the processor) that its times share: they count as one, their median.
-  virtual bool by_run() const { return false; }
 };
 
 /// The machine's state around a measurement.

@@ -27,6 +27,9 @@ class Quiet : public benchmark::BenchmarkReporter {
   void ReportRuns(const std::vector<Run>& /*runs*/) override {}
 };
 
+/// Of fewer values even the extremes hold the median with less than 98 %.
+constexpr std::size_t fewest_values = 7;
+
 class Loop {
  public:
   Loop(const std::vector<Case>& cases, Backend& backend, Ranks& ranks, SampleLog* log, const MeasureOptions& options)
@@ -78,7 +81,7 @@ class Loop {
       ++report_.already_there;
       return "measured before";
     }
-    if (options_.budget_s > 0 && since(start_) > options_.budget_s) {
+    if (options_.budget_s > 0 && since(options_.began) > options_.budget_s) {
       ++report_.left;
       return "the budget is spent";
     }
@@ -169,8 +172,8 @@ MedianInterval median_interval(std::vector<double> values) {
   const std::size_t n = values.size();
   MedianInterval result;
   result.median = n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-  // Below seven values even the extremes hold the median with less than 98 %.
-  const auto reach = n < 7 ? n : static_cast<std::size_t>(std::ceil(0.98 * std::sqrt(static_cast<double>(n))));
+  const auto reach =
+      n < fewest_values ? n : static_cast<std::size_t>(std::ceil(0.98 * std::sqrt(static_cast<double>(n))));
   const std::size_t middle = n / 2;
   result.low = values[middle > reach ? middle - reach : 0];
   result.high = values[std::min(n - 1, middle + reach)];
@@ -183,27 +186,23 @@ Sample measure_point(const Point& point, Work& work, Ranks& ranks, bool shared, 
   sample.source = "bench";
   const bool alone = !shared || ranks.world() == 1;
   std::vector<double> times;
-  std::size_t repetitions = 0;
   if (work.once()) {
     times = work.run(1);
-    repetitions = 1;
   } else {
     work.run(1);  // warm-up: lazily loaded kernels, first touch
-    double one_s = work.run(1).front();
-    if (!alone) one_s = ranks.maximum(one_s);
+    const Clock::time_point before = Clock::now();
+    work.run(1);
+    // Of the whole run, with its rests and what else it measures beside the time.
+    const double one_s = alone ? since(before) : ranks.maximum(since(before));
     const int batch = std::clamp(static_cast<int>(0.02 / std::max(one_s, 1e-9)), 3, 50);
     const Clock::time_point start = Clock::now();
     while (true) {
       const auto more = work.run(batch);
-      repetitions += more.size();
-      if (work.by_run()) {
-        times.push_back(median_interval(more).median);
-      } else {
-        times.insert(times.end(), more.begin(), more.end());
-      }
+      times.insert(times.end(), more.begin(), more.end());
       const MedianInterval now = median_interval(times);
       const bool narrow = times.size() >= 9 && now.high - now.low <= 2 * options.narrow * now.median;
-      bool done = narrow || since(start) > options.point_s || times.size() >= 1000;
+      const bool late = since(start) > options.point_s && times.size() >= fewest_values;
+      bool done = narrow || late || times.size() >= 1000;
       if (!alone) done = ranks.maximum(ranks.rank() == 0 && done ? 1 : 0) > 0;
       if (done) break;
     }
@@ -212,7 +211,7 @@ Sample measure_point(const Point& point, Work& work, Ranks& ranks, bool shared, 
   sample.time_s = interval.median;
   sample.low_s = interval.low;
   sample.high_s = interval.high;
-  sample.repetitions = static_cast<int>(repetitions);
+  sample.repetitions = static_cast<int>(times.size());
   sample.figures = work.figures();
   if (interval.high - interval.low > 0.1 * interval.median && !work.once())
     sample.note = fmt::format("interval {:.0f} % wide", 100 * (interval.high - interval.low) / interval.median);

@@ -3,6 +3,7 @@
 // point is appended to the log at once.  With several ranks, rank 0 decides what comes next and the others follow.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@
 namespace plimsoll::calibrate {
 
 struct MeasureOptions {
-  double budget_s = 0;                       ///< 0: no limit; no point is begun after it
+  double budget_s = 0;  ///< 0: no limit; no point is begun later than this after `began`
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   double narrow = 0.01;                      ///< half width of the interval over the median at which repetition ends
   double point_s = 0.3;                      ///< longest repetition of one point
   std::vector<std::string> benchmark_flags;  ///< "--benchmark_filter=...", ...

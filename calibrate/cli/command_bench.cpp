@@ -64,6 +64,7 @@ int finish(const MeasureReport& report, const std::string& output) {
 }
 
 int bench(const BenchOptions& options) {
+  MeasureOptions how;  // here, since a budget holds the start of the devices and the meeting of the ranks, too
   const auto budget = options.budget.empty() ? std::optional<double>(0) : seconds_of(options.budget);
   const auto timeout = seconds_of(options.timeout);
   if (!budget || !timeout || *timeout <= 0) {
@@ -101,7 +102,6 @@ int bench(const BenchOptions& options) {
     }
   }
   if (!ranks.broadcast(refused).empty()) return exit_code::input;
-  MeasureOptions how;
   how.budget_s = *budget;
   how.narrow = options.narrow / 100;
   how.point_s = options.point_s;
@@ -118,7 +118,8 @@ std::function<int()> declare_bench(CLI::App& app) {
       ->check(CLI::IsMember({"cuda", "host"}));
   app.add_option("-o,--output", options->output, "samples, one JSON object a line (default: DEVICE.jsonl)");
   app.add_flag("--resume", options->resume, "go on with that file: what it holds is not measured again");
-  app.add_option("--budget", options->budget, "begin no point after this time, e.g. 60s; the most valuable come first");
+  app.add_option("--budget", options->budget,
+                 "begin no point this long after the start, e.g. 60s; the most valuable come first");
   app.add_option("--only", options->only,
                  "only points whose key holds this text: gemm, collective, op=all_gather; repeatable");
   app.add_option("--narrow", options->narrow, "repeat a point until its median is known to this percentage (default 1)")

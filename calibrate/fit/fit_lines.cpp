@@ -233,9 +233,11 @@ std::vector<Entry> fit_copies(const Samples& samples, Calibration& into, const s
     if (auto price = copy_price(group); price && entry.refused.empty()) {
       entry.rule = fmt::format("{:.2f} us + bytes / {:.3g} GB/s", 1e6 * price->fixed_s, 1e-9 * price->bytes_per_s);
       if (!price->points.empty()) entry.rule += ", at smaller sizes bent";
-      if (const double spread = spread_of(group); spread > 0)
-        entry.rule += fmt::format("; a point differs by {:.1f} % from run to run", 100 * spread);
-      price->provenance = entry.provenance(source);
+      std::string spread;
+      if (const double differs = spread_of(group); differs > 0)
+        spread = fmt::format("; a point differs by {:.1f} % from run to run", 100 * differs);
+      entry.rule += spread;
+      price->provenance = entry.provenance(source + spread);
       if (price->to_device && price->pinned && !price->all_ranks) {
         into.copy_fixed_s = price->fixed_s;
         into.copy_bytes_per_s = price->bytes_per_s;

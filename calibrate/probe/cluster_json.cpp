@@ -112,6 +112,7 @@ std::string cluster_json(const ProbedHost& host, const std::optional<ProbedDevic
         "    \"memory_bandwidth\": \"20 GB/s\", \"bf16\": \"0.05 TFLOP/s\", \"fp32\": \"0.05 TFLOP/s\" }, // assumed\n"
         "  \"devices_per_node\": 2,\n  \"pcie\": { \"bandwidth\": \"5 GB/s\", \"latency\": \"5 us\" }, // assumed\n";
   }
+  text += "  // host memory as the kernel counts it now; some virtual machines are given more as they use it\n";
   // A known device brings its usual server's memory bandwidth and link to the host.
   text += fmt::format("  \"nodes\": {},\n  \"host\": {{ \"memory\": \"{} B\", \"cores\": {}{} }},\n", nodes,
                       host.memory_bytes, host.cores,

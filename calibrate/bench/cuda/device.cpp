@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <utility>
 
@@ -91,8 +93,6 @@ std::vector<double> TimedLaunch::run(int count) {
   std::vector<Event> begin(static_cast<std::size_t>(count));
   std::vector<Event> end(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < begin.size(); ++i) {
-    // Rest of one and a half times the launch: back to back, products draw so much power that clocks fall by a quarter
-    // (measured on H200), which a step at usual duty does not see.
     if (rest_s_ > 0) launch_delay(1e6 * rest_s_, stream);
     if (flush_) flush_cache(stream);
     begin[i].record(stream);
@@ -103,8 +103,15 @@ std::vector<double> TimedLaunch::run(int count) {
   check(cudaGetLastError(), "a kernel");
   std::vector<double> times;
   for (std::size_t i = 0; i < begin.size(); ++i) times.push_back(end[i].since(begin[i]) / calls_);
-  rest_s_ = flush_ ? 1.5 * calls_ * times.back() : 0;
+  rest_s_ = flush_ ? rest_over_work * calls_ * times.back() : 0;
   return times;
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 double queued_seconds(const Stream& stream, double delay_us, const Launch& align, const Launch& launch, int calls) {

@@ -74,6 +74,13 @@ class Event {
 
 using Launch = std::function<void(cudaStream_t)>;
 
+/// The upper of the two middle values of an even number; 0 of none.
+double median(std::vector<double> values);
+
+/// A kernel's rest before it, over what ran last: back to back, products draw so much power that clocks fall by a quarter
+/// (measured on H200), which a step at usual duty does not see.
+constexpr double rest_over_work = 1.5;
+
 /// Times launches one by one between two events, the L2 cache flushed before each.
 /// @param calls launches between the events (back to back, not flushed between); the time is divided by it
 class TimedLaunch : public Work {

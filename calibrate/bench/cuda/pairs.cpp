@@ -5,8 +5,12 @@
 // is s_a = T_a / (n_a t_a); after T_a, b ran alone and made (T_b - T_a) / t_b calls, so that during T_a it made the rest and
 // s_b = T_a / (t_b (n_b - (T_b - T_a) / t_b)).  A collective's factor then holds its wait for free SMs behind each kernel.
 //
-// Resident: one long call of b has its SMs already, for a lead of l, when the calls of a begin, and ends u after that, the last
-// of a at T_a > u.  s_a = u / (t_a (n_a - (T_a - u) / t_a)), s_b = u / (t_b - l).
+// Resident: one long call of b has its SMs already, for a lead of l, when the calls of a begin, and ends u after that; the k-th
+// of a is the last that ends by then, after e_k.  s_a = e_k / (k t_a), s_b = u / (t_b - l).
+//
+// Kernels one after the other for tens of milliseconds meet the power cap, beside a collective later than alone: what is timed
+// alone right after them would be slow, and the slowdown too small (attention backward 1.04 for 1.21).  So the device rests
+// before each, as before a kernel alone.
 #include "calibrate/bench/cuda/pairs.hpp"
 
 #include <fmt/format.h>
@@ -24,9 +28,11 @@ constexpr double alone_s = 0.012;  ///< of each side: several calls of each
 constexpr std::int64_t collective_bytes = std::int64_t{256} << 20;
 constexpr std::int64_t least_resident_bytes = std::int64_t{1} << 30;
 constexpr std::int64_t most_resident_bytes = std::int64_t{1} << 33;
-/// Kernels that a resident collective must outlast: it may end anywhere within the last, half of which is uncertain.
-constexpr double kernels_beside = 12;
+/// Kernels, alone, that a resident collective must outlast: half of them, as slow as kernels become beside it, are timed.
+constexpr double kernels_beside = 6;
 constexpr double lead_us = 30;  ///< until a collective's blocks have their SMs
+/// A collective beside kernels that stream memory lasts up to four times as long, measured in kernels of its time alone.
+constexpr double longest_beside = 4;
 constexpr std::int64_t streaming_elements = std::int64_t{1} << 27;
 
 /// The compute that a member's name stands for: gemm_M_N_K, grouped_gemm[_GROUPS_M_N_K], attention[_backward][_LENGTH], or a
@@ -79,8 +85,8 @@ class Pair : public Work {
       : first_(std::move(first)), second_(std::move(second)), resident_(resident), nccl_(nccl), ranks_(ranks) {
     queue(first_, 2, a_);
     queue(second_, 2, b_);  // warm
-    alone_first_ = ranks_.maximum(alone(first_, a_));
-    alone_second_ = ranks_.maximum(alone(second_, b_));
+    time_alone();
+    calls_beside_ = kernels_for(longest_beside * alone_second_ / alone_first_);
   }
 
   std::vector<double> run(int count) override {
@@ -97,15 +103,11 @@ class Pair : public Work {
   std::map<std::string, double> figures() const override {
     return {{"alone_first_s", alone_first_},
             {"alone_second_s", alone_second_},
-            {"slowdown_first", middle(first_slowdowns_)},
-            {"slowdown_second", middle(second_slowdowns_)}};
+            {"slowdown_first", median(first_slowdowns_)},
+            {"slowdown_second", median(second_slowdowns_)}};
   }
 
  private:
-  static double middle(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values.empty() ? 0 : values[values.size() / 2];
-  }
   static int calls(double one_s) { return std::clamp(static_cast<int>(alone_s / one_s + 0.5), 1, 200); }
 
   std::pair<double, double> in_full_queues() {
@@ -120,46 +122,64 @@ class Pair : public Work {
     }
     end_first.record(a_.get());
     end_second.record(b_.get());
-    wait_and_time_alone();
+    wait();
+    busy_s_ = std::max(end_first.since(start), end_second.since(start));
+    time_alone();
     return slowdowns(end_first.since(start), end_second.since(start), calls_first, calls_second);
   }
 
   std::pair<double, double> beside_resident() {
-    const int calls_first = std::clamp(static_cast<int>(2.5 * alone_second_ / alone_first_) + 2, 3, 400);
     const Event start;
     const Event begin_first;
-    const Event end_first;
+    const std::vector<Event> end_first(static_cast<std::size_t>(calls_beside_));
     const Event end_second;
     begin_together(b_, start, a_);
     second_(b_.get());
     end_second.record(b_.get());
     launch_delay(lead_us, a_.get());
     begin_first.record(a_.get());
-    for (int call = 0; call < calls_first; ++call) first_(a_.get());
-    end_first.record(a_.get());
-    wait_and_time_alone();
+    for (const Event& end : end_first) {
+      first_(a_.get());
+      end.record(a_.get());
+    }
+    wait();
     const double lead = begin_first.since(start), both = end_second.since(start) - lead;
-    const double after = end_first.since(begin_first) - both;
-    if (both <= 0 || after <= 0) throw Unsupported("the second of the pair was not beside the first throughout");
-    return {both / std::max(0.1 * alone_first_, alone_first_ * calls_first - after),
+    std::size_t inside = 0;
+    while (inside < end_first.size() && end_first[inside].since(begin_first) <= both) ++inside;
+    busy_s_ = end_first.back().since(begin_first);
+    time_alone();
+    if (!ranks_.all(inside > 0 && inside < end_first.size()))
+      throw Unsupported("the second of the pair did not begin before the first and end between two of its calls");
+    // Next time only as many kernels as that took, and a few: the others would draw power for nothing.
+    calls_beside_ = kernels_for(1.25 * ranks_.maximum(static_cast<double>(inside)));
+    return {end_first[inside - 1].since(begin_first) / (static_cast<double>(inside) * alone_first_),
             both / std::max(0.1 * alone_second_, alone_second_ - lead)};
   }
+  static int kernels_for(double count) { return std::clamp(static_cast<int>(count) + 2, 3, 400); }
 
   /// Both streams begin at `start`, which `leader` reaches behind a delay in which the queues fill, aligned with its peers.
   void begin_together(const Stream& leader, const Event& start, const Stream& other) {
-    launch_delay(1500, leader.get());
+    launch_delay(1500 + rest_us(), leader.get());
     if (nccl_) nccl_->align(leader.get());
     start.record(leader.get());
     check(cudaStreamWaitEvent(other.get(), start.get(), 0), "cudaStreamWaitEvent");
   }
 
-  /// Clocks move with the power drawn: alone, again, right beside it.
-  void wait_and_time_alone() {
+  void wait() {
     a_.wait();
     b_.wait();
-    alone_first_ = ranks_.maximum(alone(first_, a_));
-    alone_second_ = ranks_.maximum(alone(second_, b_));
   }
+
+  /// Alone, again, soon after: clocks move.  The second is a collective or a copy, during which a device nearly rests.
+  void time_alone() {
+    // Beside a resident an event follows each call, and takes time: so it does here.
+    const int calls = resident_ ? 1 : 6;
+    alone_second_ = ranks_.maximum(alone(second_, b_, calls, false));
+    alone_first_ = ranks_.maximum(alone(first_, a_, calls, true));
+  }
+
+  /// How long the device rests from the kernels that ran last.
+  double rest_us() const { return 1e6 * rest_over_work * busy_s_; }
 
   std::pair<double, double> slowdowns(double end_first, double end_second, int calls_first, int calls_second) const {
     const bool first_ends = end_first <= end_second;
@@ -179,11 +199,15 @@ class Pair : public Work {
     stream.wait();
   }
 
-  double alone(const Launch& launch, const Stream& stream) {
+  /// Seconds of one of `calls`, the middle of three.  @param kernel draws the power that the device must rest from
+  double alone(const Launch& launch, const Stream& stream, int calls, bool kernel) {
     const Launch align = nccl_ ? Launch([this](cudaStream_t s) { nccl_->align(s); }) : Launch();
     std::vector<double> times;
-    for (int i = 0; i < 3; ++i) times.push_back(queued_seconds(stream, 300, align, launch, resident_ ? 2 : 6));
-    return middle(times);
+    for (int i = 0; i < 3; ++i) {
+      times.push_back(queued_seconds(stream, 300 + (kernel ? rest_us() : 0), align, launch, calls));
+      if (kernel) busy_s_ = calls * times.back();
+    }
+    return median(times);
   }
 
   Launch first_, second_;
@@ -192,6 +216,8 @@ class Pair : public Work {
   Ranks& ranks_;
   Stream a_, b_;
   double alone_first_ = 0, alone_second_ = 0;
+  double busy_s_ = 0;     ///< that kernels ran last
+  int calls_beside_ = 0;  ///< of the first, while the resident second runs and a little longer
   std::vector<double> first_slowdowns_, second_slowdowns_;
 };
 
@@ -200,9 +226,21 @@ class Pair : public Work {
 std::unique_ptr<Work> prepare_pair(const Point& point, Nccl* nccl, Ranks& ranks) {
   const bool resident = point.label("resident") == "second";
   std::int64_t bytes = resident ? least_resident_bytes : collective_bytes;
-  Launch first = member(point.label("first"), "world", bytes, nccl);
-  Launch second = member(point.label("second"), "second", bytes, nccl);
-  main_stream().wait();
+  // Ranks take every step together: one that has no memory left must not leave the others waiting in the next.
+  const auto prepared = [&](const char* label, const char* group) {
+    Launch launch;
+    std::string why;
+    try {
+      launch = member(point.label(label), group, bytes, nccl);
+      main_stream().wait();
+    } catch (const Unsupported& error) {
+      why = error.what();
+    }
+    if (!ranks.all(why.empty())) throw Unsupported(why.empty() ? "another rank could not prepare it" : why);
+    return launch;
+  };
+  Launch first = prepared("first", "world");
+  Launch second = prepared("second", "second");
   if (resident) {
     const Launch align = nccl ? Launch([nccl](cudaStream_t s) { nccl->align(s); }) : Launch();
     const auto seconds = [&](const Launch& launch) {
@@ -211,8 +249,7 @@ std::unique_ptr<Work> prepare_pair(const Point& point, Nccl* nccl, Ranks& ranks)
     };
     const double lasts = kernels_beside * seconds(first), one = seconds(second);
     while (bytes < most_resident_bytes && one * static_cast<double>(bytes / least_resident_bytes) < lasts) bytes *= 2;
-    if (bytes > least_resident_bytes) second = member(point.label("second"), "second", bytes, nccl);
-    main_stream().wait();
+    if (bytes > least_resident_bytes) second = prepared("second", "second");
   }
   return std::make_unique<Pair>(std::move(first), std::move(second), resident, nccl, ranks);
 }

@@ -181,7 +181,7 @@ TEST(Bench, ANeighbourThatDiesEndsTheOthersByName) {
                            " bench --backend host --timeout 30s --point 0.5 --narrow 0.01 -o " + folder.path("a.jsonl");
   const Ran both =
       run("sh -c 'RANK=1" + rank + " & child=$!; RANK=0" + rank + " & first=$!; until [ -s " + folder.path("a.jsonl") +
-          " ]; do sleep 0.1; done; sleep 0.5; kill -9 $child; wait $first; echo code $?'");
+          " ] || ! kill -0 $first; do sleep 0.1; done; sleep 0.5; kill -9 $child; wait $first; echo code $?'");
   EXPECT_THAT(both.output, HasSubstr("rank 1 ended"));
   EXPECT_THAT(both.output, HasSubstr("code 3"));
 }

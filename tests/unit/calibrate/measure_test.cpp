@@ -1,7 +1,10 @@
-// How surely is a median known from repetitions, and from repetitions that share a condition?
+// How surely is a median known from repetitions?
 #include "calibrate/bench/measure.hpp"
 
 #include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
 
 namespace plimsoll::calibrate {
 namespace {
@@ -19,33 +22,25 @@ TEST(MedianInterval, HoldsTheMedianAndNarrowsWithRepetition) {
   EXPECT_EQ(few.high, 3);
 }
 
-/// Runs on a core that takes 1 ms and on one that takes 2, in turn.
-class OnTwoCores : public Work {
+/// What a pair is: a tenth of a second of launches, rests and times alone for one time of a microsecond.
+class LongForAShortTime : public Work {
  public:
-  explicit OnTwoCores(bool by_run) : by_run_(by_run) {}
   std::vector<double> run(int count) override {
-    return std::vector<double>(static_cast<std::size_t>(count), runs_++ % 2 == 0 ? 1e-3 : 2e-3);
+    std::this_thread::sleep_for(count * std::chrono::milliseconds(10));
+    return std::vector<double>(static_cast<std::size_t>(count), 1e-6 * ++runs_);
   }
-  bool by_run() const override { return by_run_; }
 
  private:
-  bool by_run_;
   int runs_ = 0;
 };
 
-TEST(MeasurePoint, RepetitionsUnderOneConditionAreOneValue) {
+TEST(MeasurePoint, TakesAsManyRepetitionsAsItsTimeHoldsAndNoFewerThanAnIntervalNeeds) {
   Ranks ranks(rank_names([](const char* /*name*/) -> const char* { return nullptr; }), 10);
-  const Point point{"copy", {}, {{"bytes", 1}}};
   MeasureOptions options;
-  options.point_s = 0.01;
-  OnTwoCores separate(true), together(false);
-  const Sample both = measure_point(point, separate, ranks, false, options);
-  EXPECT_EQ(both.low_s, 1e-3);
-  EXPECT_EQ(both.high_s, 2e-3);
-  EXPECT_FALSE(both.note.empty());
-  // Ten repetitions on the first core would seem to know the time.
-  const Sample first = measure_point(point, together, ranks, false, options);
-  EXPECT_EQ(first.low_s, first.high_s);
+  options.point_s = 0.001;
+  LongForAShortTime work;
+  // By the microsecond they would come fifty at a time.
+  EXPECT_EQ(measure_point({"pair", {}, {}}, work, ranks, false, options).repetitions, 9);
 }
 
 }  // namespace
