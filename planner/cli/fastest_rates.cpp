@@ -25,12 +25,13 @@ double fastest_products(const Calibration& calibration) {
                       fastest_by(calibration.grouped_gemm.surface));
 }
 
-/// By how much a curve's bus bandwidth exceeds that of its pieces, where measured points count.
-double above_pieces(const CollectivePrice& price) {
+/// By how much a curve's bandwidth exceeds that of its rule, where measured points count.
+template <class Rule>
+double above_rule(const std::vector<std::pair<double, double>>& points, Rule rule) {
   double most = 1;
-  for (const auto& [bytes, seconds] : price.points) {
-    const double by_pieces = collective_seconds(price.pieces, bytes);
-    if (seconds > 0 && std::isfinite(by_pieces)) most = std::max(most, by_pieces / seconds);
+  for (const auto& [bytes, seconds] : points) {
+    const double by_rule = rule(bytes);
+    if (seconds > 0 && std::isfinite(by_rule)) most = std::max(most, by_rule / seconds);
   }
   return most;
 }
@@ -44,11 +45,23 @@ LinkPeaks fastest_links(const Calibration& calibration, const ClusterSpec& clust
     if (published <= 0 || price.ranks < 2) continue;
     const double sent = sent_per_byte(price.kind, price.ranks);
     double& fastest = links.by_curve[static_cast<std::size_t>(price.kind)][static_cast<std::size_t>(price.tier)];
-    const double above = above_pieces(price);
+    const double above =
+        above_rule(price.points, [&](double bytes) { return collective_seconds(price.pieces, bytes); });
     for (const CollectivePrice::Piece& piece : price.pieces)
       fastest = std::max(fastest, piece.bytes_per_s * sent / published * above);
   }
   return links;
+}
+
+/// Copies of any kind and size, and the host's optimizer.
+HostPeaks fastest_host(const Calibration& calibration) {
+  HostPeaks host{calibration.copy_bytes_per_s, calibration.host.cpu_adam_s_per_element};
+  for (const CopyPrice& price : calibration.copy_prices) {
+    const double above =
+        above_rule(price.points, [&](double bytes) { return price.fixed_s + bytes / price.bytes_per_s; });
+    host.copy_bytes_per_s = std::max(host.copy_bytes_per_s, price.bytes_per_s * above);
+  }
+  return host;
 }
 
 }  // namespace
@@ -61,6 +74,7 @@ PeakRates fastest_rates(const Calibration& calibration, const ClusterSpec& clust
       rates.matrix_flops_per_s = std::max(rates.matrix_flops_per_s, rate.flops_per_s);
   rates.fp32_flops_per_s = calibration.gemm.fp32_flops_per_s;
   rates.links = fastest_links(calibration, cluster);
+  rates.host = fastest_host(calibration);
   return rates;
 }
 

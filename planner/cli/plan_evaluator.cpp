@@ -74,16 +74,10 @@ bool is_of_each_micro_batch(HostWorkKind kind) {
          kind != HostWorkKind::cpu_adam && kind != HostWorkKind::zero3_parameter;
 }
 
-/// What each micro-batch takes at least, whatever the engine does around its layers.
-struct Floor {
-  double step_s = 0;  ///< the longer of device and host
-  double host_s = 0;
-};
-
 /// Time of the layers' own kernels in one micro-batch, on the device and on the host that launches them and runs the hooks.
 /// @param stands_for how many layers each layer counts for; empty: one each, and no hooks
-Floor floor_of(const StepProgram& program, std::uint16_t micro_batch, const ClusterSpec& cluster,
-               const Calibration& calibration, const std::vector<std::int64_t>& stands_for) {
+LayersTime floor_of(const StepProgram& program, std::uint16_t micro_batch, const ClusterSpec& cluster,
+                    const Calibration& calibration, const std::vector<std::int64_t>& stands_for) {
   const RankProgram& rank = program.classes.front().program;
   const Prices prices(calibration, cluster, program, 1), sagging(calibration, cluster, program, calibration.gemm.sag);
   const SimTime gap = to_sim(std::min(calibration.host.kernel_gap_s, calibration.host.kernel_gap_streams_s));
@@ -115,7 +109,7 @@ Floor floor_of(const StepProgram& program, std::uint16_t micro_batch, const Clus
   }
   const double on_device =
       with_sag(to_seconds(device - gap), to_seconds(sagged - gap), to_seconds(matrix), calibration.gemm);
-  return {std::max(on_device, to_seconds(host)), to_seconds(host)};
+  return {on_device, to_seconds(host)};
 }
 
 /// The work of each lane on its own, of each group's collectives, which run one after another, and of the host: no clock is
@@ -253,9 +247,9 @@ Evaluated evaluate_plan(const Scenario& scenario, double worth_s, const Calibrat
     Scenario once = scenario;
     once.plan.gradient_accumulation = 1;
     program = build_step(once, rank);
-    evaluated.floor_s = floor_of(program, 0, scenario.cluster, calibration, {}).step_s;
+    evaluated.layers = floor_of(program, 0, scenario.cluster, calibration, {});
     evaluated.least_memory = live_at_least(program, context);
-    evaluated.step_time_s = evaluated.floor_s * static_cast<double>(accumulation);
+    evaluated.step_time_s = evaluated.layers.longest_s() * static_cast<double>(accumulation);
     if (is_beyond(evaluated.least_memory, context, worth_s, evaluated)) return evaluated;
     if (evaluated.step_time_s > worth_s) return evaluated;
   }
@@ -284,17 +278,6 @@ Evaluated evaluate_plan(const Scenario& scenario, double worth_s, const Calibrat
   return evaluated;
 }
 
-/// CPU Adam's part of a step.
-double host_adam_s(const StepProgram& program, const Prices& prices) {
-  const RankProgram& rank = program.classes.front().program;
-  SimTime sum = 0;
-  for (OpId id = rank.steady_first; id < rank.steady_end; ++id) {
-    const auto* work = std::get_if<HostWork>(&rank.ops[id].action);
-    if (work != nullptr && work->kind == HostWorkKind::cpu_adam) sum += prices.host_work(*work);
-  }
-  return to_seconds(sum);
-}
-
 /// A plan whose tensors are at least so large fits, and not only tightly, on a device of at least so many bytes
 /// (planner/account/ledger.hpp).
 Bytes least_to_fit(const PeakLive& live, const LedgerContext& context) {
@@ -306,7 +289,7 @@ Bytes least_to_fit(const PeakLive& live, const LedgerContext& context) {
                   outside + scaled(live.in_steps, 1 + context.reserved_margin));
 }
 
-Outline memory_outline(const Shortened& shortened, const Scenario& scenario, const Calibration& calibration) {
+Outline memory_outline(const Shortened& shortened, const Scenario& scenario) {
   const int rank = first_rank(scenario);
   const StepProgram few = build_step(shortened.few, rank), more = build_step(shortened.more, rank);
   const LedgerContext context = ledger_context(scenario);
@@ -315,9 +298,6 @@ Outline memory_outline(const Shortened& shortened, const Scenario& scenario, con
   Outline outline;
   outline.least_memory = live.of_job() + context.outside.total();
   outline.least_to_fit = least_to_fit(live, context);
-  const Prices prices(calibration, scenario.cluster, few, 1);
-  const double adam = host_adam_s(few, prices);
-  outline.optimizer_s = adam + (host_adam_s(more, prices) - adam) * static_cast<double>(shortened.left_out);
   return outline;
 }
 
@@ -332,10 +312,9 @@ Outline layers_outline(Shortened& shortened, const Calibration& calibration) {
   const auto of = [&](std::uint16_t micro_batch) {
     return floor_of(few, micro_batch, shortened.few.cluster, calibration, shortened.stands_for);
   };
-  const Floor first = of(0), last = of(1);
+  const LayersTime first = of(0), last = of(1);
   Outline outline;
-  outline.floor_s = std::min(first.step_s, last.step_s);
-  outline.host_floor_s = std::min(first.host_s, last.host_s);
+  outline.layers = {std::min(first.device_s, last.device_s), std::min(first.host_s, last.host_s)};
   return outline;
 }
 
@@ -380,8 +359,7 @@ Outline outline_of(const Scenario& scenario, OutlineOf what, const Calibration& 
     return step_outline(scenario, what == OutlineOf::close_step, calibration);
   std::optional<Shortened> shortened = shorten(scenario);
   if (!shortened) return {};
-  return what == OutlineOf::layers ? layers_outline(*shortened, calibration)
-                                   : memory_outline(*shortened, scenario, calibration);
+  return what == OutlineOf::layers ? layers_outline(*shortened, calibration) : memory_outline(*shortened, scenario);
 }
 
 }  // namespace
@@ -395,13 +373,17 @@ Evaluator plan_evaluator(const Calibration& calibration) {
 SearchOptions search_options(const Calibration& calibration, const ClusterSpec& cluster) {
   SearchOptions options;
   options.peaks = fastest_rates(calibration, cluster);
-  // Spreading the optimizer over more micro-batches raises the share of matrix work, and clocks sag more: by
-  // (sag - 1) / (full - from) a unit of that share, so that time still falls as long as that times `from` is below 1.
-  const GemmPrice& gemm = calibration.gemm;
   options.outline = [&calibration](const Scenario& scenario, OutlineOf what) {
     return outline_of(scenario, what, calibration);
   };
-  options.accumulation_bounds = (gemm.sag - 1) * gemm.sag_from < gemm.sag_full - gemm.sag_from;
+  // Spreading the optimizer over more micro-batches raises the share of matrix work, and clocks sag more: by
+  // (sag - 1) / (full - from) a unit of that share, so that time still falls as long as that times `from` is below 1.
+  const GemmPrice& gemm = calibration.gemm;
+  const double sag_a_share = gemm.sag > 1 ? (gemm.sag - 1) / (gemm.sag_full - gemm.sag_from) : 0;
+  options.larger_steps_bound = sag_a_share * gemm.sag_from < 1;
+  // Layers of time x, whose clocks sag by the share u = matrix work / x, and B beside them take x' = x - k (x' - x) + B, since
+  // u falls by no more than u / x a second, and the layers by sag_a_share x times that: k <= sag_a_share times the largest u.
+  options.beside_layers = 1 / (1 + sag_a_share * gemm.sag_full);
   return options;
 }
 

@@ -69,18 +69,21 @@ bool is_recomputed(const Plan& plan, std::size_t layer) {
 
 }  // namespace
 
-PeakRates published_peaks(const DeviceSpec& device) { return {device.bf16_flops_per_s, device.fp32_flops_per_s, {}}; }
+PeakRates published_peaks(const DeviceSpec& device) {
+  return {device.bf16_flops_per_s, device.fp32_flops_per_s, {}, {}};
+}
 
 PlanBounds::PlanBounds(const ModelSpec& model, const ClusterSpec& cluster, const PeakRates& peaks, const Plan& plan)
-    : sequence_(plan.sequence), communication_(model, cluster, peaks.links, plan) {
-  bound_states(model, cluster, plan);
+    : sequence_(plan.sequence), communication_(model, cluster, peaks.links, peaks.host, plan) {
+  bound_states(model, cluster, peaks, plan);
   bound_activations(model, plan);
   bound_compute(model, peaks, plan);
   bound_exchange(model, cluster, peaks, plan);
 }
 
 // fsdp2 and plimsoll shard everything; their gathered weights are not counted.  ddp shards nothing.
-void PlanBounds::bound_states(const ModelSpec& model, const ClusterSpec& cluster, const Plan& plan) {
+void PlanBounds::bound_states(const ModelSpec& model, const ClusterSpec& cluster, const PeakRates& peaks,
+                              const Plan& plan) {
   const Held held = held_by_rank(model, plan);
   const std::int64_t moments = 2 * size_of(plan.optimizer.moments);
   const std::int64_t computing =
@@ -118,6 +121,13 @@ void PlanBounds::bound_states(const ModelSpec& model, const ClusterSpec& cluster
     on_host_bytes += share * static_cast<double>(updated + own * gradients);
   }
   if (away && is_kept_on_host(plan.offload.parameters)) on_host_bytes += static_cast<double>(own * computing);
+  // The update begins once the gradients' norm is known, group after group; a partial offload goes by whole groups.
+  const bool updates_all_on_host = on_host && (stage < 3 || plan.zero.offload_optimizer_ratio == 1);
+  if (updates_all_on_host && !plan.lora && plan.trainable_patterns.empty()) {
+    after_layers_s_ = static_cast<double>(own) * peaks.host.update_s_per_element;
+    if (stage == 3 && !away && peaks.host.copy_bytes_per_s > 0)
+      after_layers_s_ += static_cast<double>(own * computing) / peaks.host.copy_bytes_per_s;
+  }
   host_ = Bytes(static_cast<std::int64_t>(on_host_bytes)) * std::min(plan.world_size, cluster.devices_per_node);
 }
 
@@ -182,7 +192,16 @@ Bytes PlanBounds::device_memory(std::int64_t micro_batch) const {
 double PlanBounds::step_seconds(std::int64_t micro_batch, std::int64_t accumulation) const {
   const double layers =
       seconds_per_token_ * static_cast<double>(micro_batch * sequence_) * static_cast<double>(accumulation);
-  return std::max(layers + communication_.beside_compute(accumulation), communication_.step_seconds(accumulation));
+  const double micro_batches =
+      std::max(layers + communication_.beside_compute(accumulation), communication_.step_seconds(accumulation));
+  return micro_batches + after_layers_s_;
+}
+
+double PlanBounds::step_seconds(const LayersTime& layers, std::int64_t accumulation, double beside_layers) const {
+  const auto micro_batches = static_cast<double>(accumulation);
+  const double on_device =
+      layers.device_s * micro_batches + communication_.beside_compute(accumulation) * beside_layers;
+  return std::max(on_device, layers.host_s * micro_batches) + after_layers_s_ * beside_layers;
 }
 
 }  // namespace plimsoll

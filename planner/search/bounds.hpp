@@ -14,10 +14,12 @@
 //                     that are recomputed, at the device's peak
 //   experts' exchange four all-to-alls of N k h a bytes a layer, over the links that the expert group uses
 //   parameters        what gathers and reductions take (planner/search/communication_bound.hpp)
-// added where they share a stream, else the largest.
+// added where they share a stream, else the largest; and after them
+//   update on the host  of the (D / dp + E / edp) elements that are this rank's, and at stage 3 their copy to the device
 // Sources: DeepSpeed's ZeRO paper (states), PyTorch's derivative rules (what a product keeps), nccl-tests (bytes sent).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "planner/search/communication_bound.hpp"
@@ -30,10 +32,18 @@ struct PeakRates {
   double matrix_flops_per_s = 0;  ///< of 16-bit types
   double fp32_flops_per_s = 0;
   LinkPeaks links;
+  HostPeaks host;
 };
 
 /// The device's published dense peaks.
 PeakRates published_peaks(const DeviceSpec& device);
+
+/// Per micro-batch: what any plan takes at least that lays out the same layers at this micro-batch; 0: not known.
+struct LayersTime {
+  double device_s = 0;  ///< of the stream that computes
+  double host_s = 0;    ///< of the host that launches them and runs their hooks
+  double longest_s() const { return std::max(device_s, host_s); }
+};
 
 class PlanBounds {
  public:
@@ -47,9 +57,12 @@ class PlanBounds {
   Bytes host_memory() const { return host_; }
   /// Of one optimizer step.
   double step_seconds(std::int64_t micro_batch, std::int64_t accumulation) const;
+  /// The same from its layers' own time.
+  /// @param beside_layers of what adds to that time, so much lengthens the step (SearchOptions)
+  double step_seconds(const LayersTime& layers, std::int64_t accumulation, double beside_layers) const;
 
  private:
-  void bound_states(const ModelSpec& model, const ClusterSpec& cluster, const Plan& plan);
+  void bound_states(const ModelSpec& model, const ClusterSpec& cluster, const PeakRates& peaks, const Plan& plan);
   void bound_activations(const ModelSpec& model, const Plan& plan);
   void bound_compute(const ModelSpec& model, const PeakRates& peaks, const Plan& plan);
   void bound_exchange(const ModelSpec& model, const ClusterSpec& cluster, const PeakRates& peaks, const Plan& plan);
@@ -57,6 +70,7 @@ class PlanBounds {
   std::int64_t sequence_ = 0;
   Bytes states_, host_, bytes_per_token_;
   double seconds_per_token_ = 0;  ///< of the layers
+  double after_layers_s_ = 0;     ///< when all have been run, the device waits for the host's optimizer
   CommunicationBound communication_;
 };
 

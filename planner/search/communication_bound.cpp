@@ -67,8 +67,8 @@ double least_seconds_per_byte(const ClusterSpec& cluster, const LinkPeaks& peaks
   return slowest;
 }
 
-CommunicationBound::CommunicationBound(const ModelSpec& model, const ClusterSpec& cluster, const LinkPeaks& peaks,
-                                       const Plan& plan) {
+CommunicationBound::CommunicationBound(const ModelSpec& model, const ClusterSpec& cluster, const LinkPeaks& links,
+                                       const HostPeaks& host, const Plan& plan) {
   if (plan.lora || !plan.trainable_patterns.empty() || plan.engine == Engine::plimsoll) return;
   const bool deepspeed = plan.engine == Engine::deepspeed;
   const int stage = deepspeed ? plan.zero.stage : 0;
@@ -81,8 +81,16 @@ CommunicationBound::CommunicationBound(const ModelSpec& model, const ClusterSpec
     if (of_experts) shape = {plan.expert_data_parallel(), plan.expert_parallel, 0};
     if (plan.engine == Engine::fsdp2) shape = {plan.world_size / plan.fsdp.replicate, 1, 0};
     const auto seconds = [&](CollectiveKind kind, double bytes) {
-      return bytes * least_seconds_per_byte(cluster, peaks, kind, shape);
+      return bytes * least_seconds_per_byte(cluster, links, kind, shape);
     };
+    const bool copies = stage > 0 && stage < 3 && plan.offload.optimizer != OffloadDevice::none;
+    if (copies && host.copy_bytes_per_s > 0) {
+      const bool sums_on_device = plan.gradient_dtype == DType::fp32 && computed < 4;
+      const double own = elements.all / shape.size;
+      const double master = plan.master_fp32 ? 4 : computed;
+      if (stage == 2 && !sums_on_device) copies_.each_s += 2 * computed * elements.all / host.copy_bytes_per_s;
+      copies_.once_s += master * own / host.copy_bytes_per_s;
+    }
     OfGroup& group = groups_[static_cast<std::size_t>(of_experts)];
     const double gather_all = seconds(CollectiveKind::all_gather, computed * elements.all);
     // Stages 1 and 2 all-reduce, or reduce to one rank after another; both send at least what a reduce-scatter does.
@@ -114,7 +122,7 @@ double CommunicationBound::step_seconds(std::int64_t accumulation) const {
 }
 
 double CommunicationBound::beside_compute(std::int64_t accumulation) const {
-  return with_compute_ ? groups_[0].of(accumulation) + groups_[1].of(accumulation) : 0;
+  return copies_.of(accumulation - 1) + (with_compute_ ? groups_[0].of(accumulation) + groups_[1].of(accumulation) : 0);
 }
 
 }  // namespace plimsoll

@@ -13,7 +13,10 @@
 // P' leaves out what stage 3 keeps whole, P" also what is outside the layers.  K is what may stay gathered from the forward to the
 // backward: reuse distance, live limit and a prefetch, and the largest layer.
 // DeepSpeed without overlap_comm sends on the stream that computes: there all groups add to the layers' time, as exchanges
-// of experts do with it or without, since nothing runs between a layer's rows and its experts.
+// of experts do with it or without, since nothing runs between a layer's rows and its experts.  On that stream stages 1 and 2
+// also copy what an optimizer on the host needs: in the end of a step this rank's part of the gradients in the master's type,
+// and at stage 2 the gradients of all parameters held, a P, to the host after each micro-batch but the last and back before the
+// next one's are added.
 #pragma once
 
 #include <array>
@@ -33,6 +36,12 @@ struct LinkPeaks {
   double without_curve = 1;  ///< the same share of the busiest tier's bandwidth
 };
 
+/// What no copy and no update of the evaluator exceeds; 0: not known.
+struct HostPeaks {
+  double copy_bytes_per_s = 0;      ///< between host and device
+  double update_s_per_element = 0;  ///< of an optimizer on the host
+};
+
 /// What a rank sends of each byte of a collective's full size.
 double sent_per_byte(CollectiveKind kind, int ranks);
 
@@ -44,11 +53,12 @@ class CommunicationBound {
  public:
   CommunicationBound() = default;
   /// @param plan its micro-batch and accumulation do not matter
-  CommunicationBound(const ModelSpec& model, const ClusterSpec& cluster, const LinkPeaks& peaks, const Plan& plan);
+  CommunicationBound(const ModelSpec& model, const ClusterSpec& cluster, const LinkPeaks& links, const HostPeaks& host,
+                     const Plan& plan);
 
   /// Of the group with most to send.
   double step_seconds(std::int64_t accumulation) const;
-  /// Of all collectives that run on the stream that computes.
+  /// Of all collectives and copies that run on the stream that computes.
   double beside_compute(std::int64_t accumulation) const;
 
  private:
@@ -57,6 +67,7 @@ class CommunicationBound {
     double of(std::int64_t accumulation) const { return each_s * static_cast<double>(accumulation) + once_s; }
   };
   std::array<OfGroup, 2> groups_;  ///< dense, experts
+  OfGroup copies_;                 ///< each: of micro-batches but the last
   bool with_compute_ = false;
 };
 

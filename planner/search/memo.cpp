@@ -2,6 +2,7 @@
 #include "planner/search/memo.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 namespace plimsoll {
@@ -9,6 +10,8 @@ namespace {
 
 constexpr const char* without_recomputation = "slower than the same plan with less recomputation, which fits";
 constexpr const char* without_offload = "slower than the same plan with less offload, which fits";
+constexpr const char* with_larger_micro_batch =
+    "slower a token than the same plan with a larger micro-batch, which fits";
 constexpr const char* with_accumulation = "slower a token than the same plan with more accumulation, which fits";
 
 /// By so much the sum of rounded tensors may stray from an affine function of the micro-batch: 512 bytes each, and the few
@@ -23,7 +26,11 @@ int share_recomputed(int every) { return every == 0 ? 0 : 1000 / every; }
 }  // namespace
 
 Memo::Memo(const Space& space, const SearchOptions& options)
-    : space_(space), options_(options), outlines_(space.choices().size()), sizes_(space.choices().size()) {
+    : space_(space),
+      options_(options),
+      beyond_(space.choices().size()),
+      outlines_(space.choices().size()),
+      sizes_(space.choices().size()) {
   list_layers();
   list_relatives();
   list_savers();
@@ -111,18 +118,29 @@ const Memo::Estimate* Memo::plain_estimate(const CandidateId& id) const {
   return estimate({outlined_as_[id.choice], id.micro, id.accumulation});
 }
 
-void Memo::add_floor(const CandidateId& id, const Outline& outline) {
-  take_floor(id, outline.floor_s, outline.host_floor_s);
-}
+void Memo::add_floor(const CandidateId& id, const Outline& outline) { take_floor(id, outline.layers); }
 
 /// Layers of a larger micro-batch launch no fewer kernels, and none of them is shorter.
-void Memo::take_floor(const CandidateId& id, double step_s, double host_s) {
+void Memo::take_floor(const CandidateId& id, const LayersTime& layers) {
   std::vector<Floor>& floors = floors_[layers_as_[id.choice]];
   floors[id.micro].is_its_own = true;
   for (std::size_t micro = id.micro; micro < floors.size(); ++micro) {
-    floors[micro].step_s = std::max(floors[micro].step_s, step_s);
-    floors[micro].host_s = std::max(floors[micro].host_s, host_s);
+    LayersTime& least = floors[micro].layers;
+    least.device_s = std::max(least.device_s, layers.device_s);
+    least.host_s = std::max(least.host_s, layers.host_s);
   }
+}
+
+/// What a step takes beyond its layers grows no faster than its micro-batch: T(m) >= A F(m) + (T(M) - A F(M)) m / M for m < M,
+/// F being the layers' own time of a micro-batch and A the accumulation.
+void Memo::take_beyond(const CandidateId& id, double step_s) {
+  const Floor& floor = floor_of(id);
+  const bool is_known = floor.is_its_own && floor.layers.longest_s() > 0;
+  if (!options_.larger_steps_bound || !is_known || !std::isfinite(step_s)) return;
+  const double beyond = step_s - floor.layers.longest_s() * static_cast<double>(id.accumulation);
+  if (beyond <= 0) return;
+  const auto micro = static_cast<double>(space_.micro_batches()[id.micro]);
+  beyond_[id.choice].push_back({id.micro, id.accumulation, beyond / micro});
 }
 
 void Memo::add_memory(const CandidateId& id, const Outline& outline) {
@@ -130,7 +148,6 @@ void Memo::add_memory(const CandidateId& id, const Outline& outline) {
   const std::int64_t micro = space_.micro_batches()[id.micro];
   outlined.live[kind_of(id)][micro] = outline.least_memory;
   outlined.to_fit[kind_of(id)][micro] = outline.least_to_fit;
-  outlined.optimizer_s = std::max(outlined.optimizer_s, outline.optimizer_s);
 }
 
 void Memo::list_relatives() {
@@ -159,7 +176,8 @@ void Memo::add(const CandidateId& id, const Evaluated& evaluated) {
   const std::int64_t micro = space_.micro_batches()[id.micro];
   if (evaluated.least_memory.count > 0) sizes_[id.choice][0][micro] = evaluated.least_memory;
   if (evaluated.least_accumulating.count > 0) sizes_[id.choice][1][micro] = evaluated.least_accumulating;
-  if (evaluated.floor_s > 0) take_floor(id, evaluated.floor_s, 0);
+  if (evaluated.layers.longest_s() > 0) take_floor(id, evaluated.layers);
+  take_beyond(id, evaluated.step_time_s);
 }
 
 const Evaluated* Memo::find(const CandidateId& id) const {
@@ -168,12 +186,18 @@ const Evaluated* Memo::find(const CandidateId& id) const {
 }
 
 /// From the same layers and from relatives, all with the same accumulation.
-Lower Memo::with_same_accumulation(const CandidateId& id, double closed_form) const {
-  Lower lower{closed_form, nullptr};
-  const Floor& floor = floor_of(id);
-  const auto micro_batches = static_cast<double>(id.accumulation);
-  const double on_host = floor.host_s * micro_batches + outlines_[outlined_as_[id.choice]].optimizer_s;
-  lower.step_s = std::max({lower.step_s, floor.step_s * micro_batches, on_host});
+Lower Memo::with_same_accumulation(const CandidateId& id, const PlanBounds& bounds) const {
+  const LayersTime& layers = floor_of(id).layers;
+  const std::int64_t micro = space_.micro_batches()[id.micro];
+  Lower lower{std::max(bounds.step_seconds(micro, id.accumulation),
+                       bounds.step_seconds(layers, id.accumulation, options_.beside_layers)),
+              nullptr};
+  for (const Beyond& beyond : beyond_[id.choice]) {
+    if (beyond.micro <= id.micro || beyond.accumulation != id.accumulation) continue;
+    const double step_s =
+        layers.longest_s() * static_cast<double>(id.accumulation) + beyond.of_a_sequence_s * static_cast<double>(micro);
+    if (step_s > lower.step_s) lower = {step_s, with_larger_micro_batch};
+  }
   const auto take = [&](std::uint32_t choice, const char* reason) {
     const Evaluated* known = find({choice, id.micro, id.accumulation});
     if (known == nullptr || known->step_time_s < lower.step_s) return;
@@ -185,14 +209,14 @@ Lower Memo::with_same_accumulation(const CandidateId& id, double closed_form) co
   return lower;
 }
 
-Lower Memo::lower(const CandidateId& id, double closed_form) const {
-  Lower lower = with_same_accumulation(id, closed_form);
-  if (!options_.accumulation_bounds) return lower;
+Lower Memo::lower(const CandidateId& id, const PlanBounds& bounds) const {
+  Lower lower = with_same_accumulation(id, bounds);
+  if (!options_.larger_steps_bound) return lower;
   const Choice& choice = space_.choices()[id.choice];
   for (const std::int64_t more : space_.accumulations(choice, space_.micro_batches()[id.micro])) {
     if (more <= id.accumulation) continue;
     const double share = static_cast<double>(id.accumulation) / static_cast<double>(more);
-    const Lower longer = with_same_accumulation({id.choice, id.micro, more}, closed_form / share);
+    const Lower longer = with_same_accumulation({id.choice, id.micro, more}, bounds);
     const double step_s = longer.step_s * share;
     if (step_s > lower.step_s) lower = {step_s, longer.reason != nullptr ? longer.reason : with_accumulation};
   }

@@ -48,8 +48,8 @@ class Memo {
   const std::unordered_map<CandidateId, Evaluated, CandidateHash>& all() const { return evaluated_; }
 
   /// A step of that candidate takes at least so long.
-  /// @param closed_form its closed-form bound
-  Lower lower(const CandidateId& id, double closed_form) const;
+  /// @param bounds of its choice
+  Lower lower(const CandidateId& id, const PlanBounds& bounds) const;
   /// Its device memory is at least so much; 0: nothing is known.
   Bytes least_memory(const CandidateId& id) const;
   /// Where its device has less memory than that it fits only tightly, if at all; 0: nothing is known.
@@ -77,12 +77,19 @@ class Memo {
  private:
   /// What a micro-batch takes at least: as much as a smaller one whose layers' time is known.
   struct Floor {
-    double step_s = 0, host_s = 0;
+    LayersTime layers;
     bool is_its_own = false;
   };
+  /// What an evaluated candidate takes beyond its layers.
+  struct Beyond {
+    std::uint16_t micro = 0;
+    std::int64_t accumulation = 1;
+    double of_a_sequence_s = 0;
+  };
   const Floor& floor_of(const CandidateId& id) const { return floors_[layers_as_[id.choice]][id.micro]; }
-  void take_floor(const CandidateId& id, double step_s, double host_s);
-  Lower with_same_accumulation(const CandidateId& id, double closed_form) const;
+  void take_floor(const CandidateId& id, const LayersTime& layers);
+  void take_beyond(const CandidateId& id, double step_s);
+  Lower with_same_accumulation(const CandidateId& id, const PlanBounds& bounds) const;
   void list_layers();
   void list_relatives();
   void list_savers();
@@ -98,7 +105,8 @@ class Memo {
   std::unordered_map<CandidateId, Evaluated, CandidateHash> evaluated_;
   /// By choice: which of floors_ is that of its layers.  They do not depend on the number of GPUs and on buckets.
   std::vector<std::uint32_t> layers_as_;
-  std::vector<std::vector<Floor>> floors_;  ///< by micro-batch
+  std::vector<std::vector<Floor>> floors_;   ///< by micro-batch
+  std::vector<std::vector<Beyond>> beyond_;  ///< by choice
   std::unordered_map<CandidateId, Estimate, CandidateHash> estimates_;
   std::vector<std::vector<Relative>> relatives_;    ///< by choice
   std::vector<std::vector<std::uint32_t>> savers_;  ///< by choice: itself and those whose tensors are no more
@@ -107,7 +115,6 @@ class Memo {
   static Bytes extrapolated(const Sizes& sizes, std::int64_t micro_batch);
   struct Outlined {
     std::array<Sizes, 2> live, to_fit;  ///< by kind, from short models: no more than the truth
-    double optimizer_s = 0;
   };
   static Bytes known_up_to(const Sizes& sizes, std::int64_t micro_batch);
   std::vector<std::uint32_t> outlined_as_;   ///< by choice: the one whose outlines it shares

@@ -232,8 +232,7 @@ bool Round::decide(Open& open, const CandidateId& id, double& lower) {
     exclude(reason::tight_at_best);
     return true;
   }
-  const std::int64_t micro = context_.space.micro_batches()[id.micro];
-  const Lower found = context_.memo.lower(id, context_.bounds[open.choice].step_seconds(micro, id.accumulation));
+  const Lower found = context_.memo.lower(id, context_.bounds[open.choice]);
   lower = seconds_per_token(context_.space, id, found.step_s);
   if (!is_beaten(lower, id)) return false;
   exclude(found.reason != nullptr ? found.reason : reason::bound);

@@ -161,7 +161,7 @@ std::vector<CandidateId> Round::choose(const Open& open) const {
   for (const CandidateId& id : open.live)
     if (id.micro == micro) ids.push_back(id);
   // Where more accumulation bounds less, the most of it decides about the rest.
-  if (context_.options.accumulation_bounds && ids.size() > 1) {
+  if (context_.options.larger_steps_bound && ids.size() > 1) {
     const auto most = *std::max_element(ids.begin(), ids.end());
     ids = {most};
   }

@@ -151,7 +151,7 @@ bool tell_something(const Space& space, const Outliner& outline) {
   if (!outline || space.choices().empty()) return false;
   Scenario scenario = space.asked();
   scenario.plan = space.plan(space.choices().front(), space.micro_batches().front(), 1);
-  return outline(scenario, OutlineOf::layers).floor_s > 0;
+  return outline(scenario, OutlineOf::layers).layers.longest_s() > 0;
 }
 
 std::vector<Found> judged_plans(RoundContext& context) {

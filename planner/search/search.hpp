@@ -32,8 +32,7 @@ namespace plimsoll {
 
 struct Evaluated {
   double step_time_s = 0;  ///< where not judged: at least; 0: not known
-  /// Per micro-batch: what any plan takes at least that lays out the same layers at this micro-batch; 0: not known.
-  double floor_s = 0;
+  LayersTime layers;
   bool refused = false;  ///< a rule on batch sizes does not allow it; nothing else is known
   bool judged = false;   ///< the fields below are known
   Verdict verdict = Verdict::oom;
@@ -60,13 +59,10 @@ enum class OutlineOf : std::uint8_t {
 
 /// What is known of a plan without laying out its whole program (planner/search/short_model.hpp); 0: nothing.
 struct Outline {
-  // Of its layers, the same for any accumulation:
-  double floor_s = 0;       ///< as in Evaluated
-  double host_floor_s = 0;  ///< the host's part of it
+  LayersTime layers;  ///< the same for any accumulation
   // Of its memory:
-  Bytes least_memory;      ///< as in Evaluated, of the plan as it is
-  Bytes least_to_fit;      ///< a device with less memory does not hold it, or only tightly
-  double optimizer_s = 0;  ///< the host's own work on the optimizer in a step, beside that on micro-batches
+  Bytes least_memory;  ///< as in Evaluated, of the plan as it is
+  Bytes least_to_fit;  ///< a device with less memory does not hold it, or only tightly
   // Of its step:
   double expected_s = 0;  ///< what it takes about; no bound
   Bytes expected_to_fit;  ///< a device with less memory is not expected to hold it, or only tightly; no bound
@@ -88,8 +84,11 @@ struct SearchOptions {
   bool accept_tight = false;  ///< else plans that fit only tightly count where no other does
   /// Without recomputation, and without offload, a step takes no longer.
   bool relatives_bound = true;
-  /// An optimizer step of more micro-batches takes no more time a token: T(g) >= T(h) g / h for g < h.
-  bool accumulation_bounds = false;
+  /// An optimizer step of more micro-batches takes no more time a token, T(g) >= T(h) g / h for g < h; and of larger ones no
+  /// more beyond its layers' own time.
+  bool larger_steps_bound = false;
+  /// Of what adds to the layers' time, so much lengthens a step at least: a longer one has clocks that sag less.
+  double beside_layers = 1;
   Outliner outline;        ///< none: every bound comes from closed forms and evaluations
   int runners_up = 4;      ///< choices beside the best whose best plan is to be judged too
   bool want_front = true;  ///< use what is left of the budget for the front

@@ -79,7 +79,7 @@ TEST_F(PlanEvaluator, the_layers_take_no_longer_than_any_step_that_contains_them
   for (const char* recompute : {"recompute=none", "recompute=full"}) {
     double floor = 0;
     for (const char* stage : {"zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"})
-      floor = std::max(floor, evaluated({recompute, stage, "sequence=1024"}).floor_s);
+      floor = std::max(floor, evaluated({recompute, stage, "sequence=1024"}).layers.longest_s());
     EXPECT_GT(floor, 0);
     for (const char* stage : {"zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"})
       for (const int accumulation : {1, 3})
@@ -121,11 +121,11 @@ TEST_F(PlanEvaluator, layers_take_no_less_of_a_larger_micro_batch) {
         for (int micro = 1; micro <= 40; ++micro) {
           const Scenario plan =
               scenario({stage, recompute, sequence, "world_size=2", "micro_batch=" + std::to_string(micro)}, 141, true);
-          const Outline layers = options.outline(plan, OutlineOf::layers);
-          EXPECT_GE(layers.floor_s, device) << write_plan_json(plan.plan);
-          EXPECT_GE(layers.host_floor_s, host) << write_plan_json(plan.plan);
-          device = layers.floor_s;
-          host = layers.host_floor_s;
+          const LayersTime layers = options.outline(plan, OutlineOf::layers).layers;
+          EXPECT_GE(layers.device_s, device) << write_plan_json(plan.plan);
+          EXPECT_GE(layers.host_s, host) << write_plan_json(plan.plan);
+          device = layers.device_s;
+          host = layers.host_s;
         }
       }
     }
@@ -143,8 +143,8 @@ TEST_F(PlanEvaluator, takes_no_less_for_many_micro_batches_than_the_closed_form)
         const PlanBounds bounds(plan.model, plan.cluster, fastest_rates(calibration, plan.cluster), plan.plan);
         const Evaluated whole = plan_evaluator(calibration)(plan, endless);
         EXPECT_LE(bounds.step_seconds(1, accumulation), whole.step_time_s);
-        EXPECT_LE(search_options(calibration, plan.cluster).outline(plan, OutlineOf::layers).floor_s * accumulation,
-                  whole.step_time_s);
+        const LayersTime layers = search_options(calibration, plan.cluster).outline(plan, OutlineOf::layers).layers;
+        EXPECT_LE(layers.longest_s() * accumulation, whole.step_time_s);
         const StepProgram program = build(plan).program;
         const double on_the_clock = to_seconds(simulate_step(program, plan.cluster, calibration).step_time);
         EXPECT_NEAR(whole.step_time_s / on_the_clock, 1, 0.005);  // what is extrapolated is near what all of it takes
@@ -180,10 +180,9 @@ TEST_F(PlanEvaluator, concludes_from_short_models_no_more_than_the_whole_plan_ta
           const Evaluated whole = plan_evaluator(calibration)(plan, endless);
           const Outline time = options.outline(plan, OutlineOf::layers),
                         memory = options.outline(plan, OutlineOf::memory);
-          EXPECT_GT(time.floor_s, 0);
+          EXPECT_GT(time.layers.device_s, 0);
           EXPECT_GT(memory.least_memory.count, 0);
-          EXPECT_LE(time.floor_s * accumulation, whole.step_time_s);
-          EXPECT_LE(time.host_floor_s * accumulation + memory.optimizer_s, whole.step_time_s);
+          EXPECT_LE(time.layers.longest_s() * accumulation, whole.step_time_s);
           EXPECT_LE(memory.least_memory, whole.job_device_peak);
           Scenario less = plan;  // a device that lacks one byte of what it takes to fit
           less.cluster.device.memory = memory.least_to_fit - Bytes(1);

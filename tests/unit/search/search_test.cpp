@@ -172,7 +172,7 @@ TEST(Search, answers_with_the_best_so_far_where_it_is_asked_to_stop) {
 Outline told(const Scenario& scenario, OutlineOf what) {
   const Evaluated evaluated = CountingEvaluator{nullptr}(scenario, 0);
   Outline outline;
-  outline.floor_s = 1e-12;
+  outline.layers.device_s = 1e-12;
   if (what == OutlineOf::layers || what == OutlineOf::memory) return outline;
   outline.expected_s = evaluated.step_time_s;
   outline.expected_to_fit = scenario.cluster.device.memory - evaluated.margin;
