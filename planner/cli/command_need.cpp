@@ -30,28 +30,40 @@ std::optional<NeedAnswer> answer(const InputOptions& options) {
   return find_need(*inputs);
 }
 
-void print_answers(const std::vector<NeedAnswer>& answers) {
-  Table table({{"device"}, {"GPUs", Align::right}, {"verdict"}, {"margin, GiB", Align::right}, {"plan"}});
-  const auto row = [&](const std::string& device, const Evaluation& evaluation) {
+void add_rows(const std::string& name, const Need& need, Table& table) {
+  const auto row = [&](const std::string& first, const Evaluation& evaluation) {
     const Ledger& ledger = evaluation.ledger;
-    table.row({device, fmt::format("{}", evaluation.scenario.plan.world_size),
+    table.row({first, fmt::format("{}", evaluation.scenario.plan.world_size),
                paint(name_of(ledger.verdict), colour_of(ledger.verdict)), gibibytes(ledger.margin),
                scenario_in_words(evaluation.scenario)});
   };
+  row(name, need.fewest);
+  if (need.in_whole_nodes) row("  in whole nodes", *need.in_whole_nodes);
+}
+
+/// What to rent, where the fewest GPUs are not all of their nodes.
+std::string rented(const std::string& device, const char* how, const std::optional<Need>& need) {
+  if (!need || !need->in_whole_nodes) return "";
+  const Scenario& whole = need->in_whole_nodes->scenario;
+  return fmt::format("{} {} hold it{}; where nodes of {} are rented whole, {} of them do, {} GPUs.\n",
+                     need->fewest.scenario.plan.world_size, device, how, whole.cluster.devices_per_node,
+                     whole.plan.world_size / whole.cluster.devices_per_node, whole.plan.world_size);
+}
+
+void print_answers(const std::vector<NeedAnswer>& answers) {
+  Table table({{"device"}, {"GPUs", Align::right}, {"verdict"}, {"margin, GiB", Align::right}, {"plan"}});
+  std::string to_rent;
   for (const NeedAnswer& answer : answers) {
     if (!answer.smallest) {
       table.row({answer.device, "-", paint("none", Colour::red), "", "no number of GPUs that was tried runs it"});
       continue;
     }
-    row(answer.device, *answer.smallest);
-    if (answer.without_offload) row("  without offload", *answer.without_offload);
+    add_rows(answer.device, *answer.smallest, table);
+    if (answer.without_offload) add_rows("  without offload", *answer.without_offload, table);
+    to_rent +=
+        rented(answer.device, "", answer.smallest) + rented(answer.device, " without offload", answer.without_offload);
   }
-  print(table.text());
-  const bool any_spans_nodes = std::any_of(answers.begin(), answers.end(), [](const NeedAnswer& answer) {
-    return answer.smallest &&
-           answer.smallest->scenario.plan.world_size > answer.smallest->scenario.cluster.devices_per_node;
-  });
-  if (any_spans_nodes) print("Beyond one node whole nodes are counted; the last one may have GPUs to spare.\n");
+  print(table.text() + to_rent);
 }
 
 int need(const NeedOptions& options) {

@@ -19,6 +19,17 @@ Json fit_json(const Evaluation& evaluation) {
           {"verdict", name_of(evaluation.ledger.verdict)}};
 }
 
+/// Beyond one node, where the last one has GPUs to spare, also what all of its GPUs make of it.
+Json need_json(const Need& need) {
+  Json json = fit_json(need.fewest);
+  if (!need.in_whole_nodes) return json;
+  Json whole = fit_json(*need.in_whole_nodes);
+  whole["nodes"] =
+      need.in_whole_nodes->scenario.plan.world_size / need.in_whole_nodes->scenario.cluster.devices_per_node;
+  json["whole_nodes"] = whole;
+  return json;
+}
+
 Json terms_json(const std::vector<DiffTerm>& terms) {
   Json json = Json::array();
   for (const DiffTerm& term : terms)
@@ -57,8 +68,8 @@ std::string need_json(const std::vector<NeedAnswer>& answers) {
   Json list = Json::array();
   for (const NeedAnswer& answer : answers) {
     Json json = {{"device", answer.device}, {"gpus", nullptr}, {"plan", nullptr}, {"margin_bytes", nullptr}};
-    if (answer.smallest) json.update(fit_json(*answer.smallest));
-    if (answer.without_offload) json["without_offload"] = fit_json(*answer.without_offload);
+    if (answer.smallest) json.update(need_json(*answer.smallest));
+    if (answer.without_offload) json["without_offload"] = need_json(*answer.without_offload);
     list.push_back(json);
   }
   return json_text<Json>({{"answers", list}});

@@ -2,8 +2,9 @@
 //
 // For a number of GPUs n the plans to try go from the mildest to the most drastic: no offload before offload, no
 // recomputation before full, a low stage before a high one, little expert parallelism before much.  Whether any of them fits
-// grows with n (states and gathered layers are spread over more ranks), so n is found by doubling, then by bisection over
-// the numbers of GPUs that one would rent: up to a node any, beyond it whole nodes; at last the mildest plan for that n.
+// grows with n (states and gathered layers are spread over more ranks), so n is found by doubling, then by bisection: up to a
+// node over any number, beyond it over whole nodes, whose number experts divide more often; then, one by one, over how many GPUs
+// of the last node it takes.  At last the mildest plan for that n, and for all of that node.
 #include "planner/cli/need_search.hpp"
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include <map>
 #include <numeric>
 
+#include "planner/base/check.hpp"
 #include "planner/cli/terminal.hpp"
 
 namespace plimsoll {
@@ -50,8 +52,7 @@ class NeedSearch {
 
   bool offload_is_open() const { return choices_.offload.size() > 1; }
 
-  /// The smallest world in which a plan fits, with the mildest such plan.
-  std::optional<Evaluation> smallest(bool offload) {
+  std::optional<Need> smallest(bool offload) {
     const int node = std::max(1, node_size());
     const auto gpus_at = [&](int index) { return index < node ? index + 1 : (index - node + 2) * node; };
     int low = -1, high = 0;
@@ -64,7 +65,11 @@ class NeedSearch {
       const int middle = low + (high - low) / 2;
       (runs(gpus_at(middle), offload) ? high : low) = middle;
     }
-    return mildest(gpus_at(high), offload);
+    const int whole = gpus_at(high);
+    int fewest = std::max(1, whole - node + 1);
+    while (whole > node && fewest < whole && !runs(fewest, offload)) ++fewest;
+    if (whole <= node || fewest == whole) return Need{mildest(whole, offload), std::nullopt};
+    return Need{mildest(fewest, offload), mildest(whole, offload)};
   }
 
   /// Whether any plan fits the largest; nothing: not known by the deadline.
@@ -129,12 +134,16 @@ class NeedSearch {
     return std::any_of(all.begin(), all.end(), [&](const Sets& sets) { return verdict_of(sets) != Verdict::oom; });
   }
 
-  std::optional<Evaluation> mildest(int gpus, bool offload) {
+  /// @param gpus on which some plan runs
+  Evaluation mildest(int gpus, bool offload) {
     const std::vector<Sets> all = plans(gpus, offload, choices_.recompute);
-    for (const Verdict wanted : {Verdict::fits, Verdict::tight})
-      for (const Sets& sets : all)
-        if (verdict_of(sets) == wanted) return evaluate(*inputs_.with(sets));
-    return std::nullopt;
+    const auto is = [&](Verdict wanted) {
+      return [this, wanted](const Sets& sets) { return verdict_of(sets) == wanted; };
+    };
+    auto found = std::find_if(all.begin(), all.end(), is(Verdict::fits));
+    if (found == all.end()) found = std::find_if(all.begin(), all.end(), is(Verdict::tight));
+    CHECK(found != all.end(), "a number of GPUs on which no plan runs");
+    return evaluate(*inputs_.with(*found));
   }
 
   Verdict verdict_of(const Sets& sets) {
@@ -161,7 +170,8 @@ NeedAnswer find_need(const Inputs& inputs) {
   NeedAnswer answer;
   answer.device = inputs.cluster()->device.name;
   answer.smallest = search.smallest(true);
-  const bool offloads = answer.smallest && answer.smallest->scenario.plan.offload.optimizer != OffloadDevice::none;
+  const bool offloads =
+      answer.smallest && answer.smallest->fewest.scenario.plan.offload.optimizer != OffloadDevice::none;
   if (offloads && search.offload_is_open()) answer.without_offload = search.smallest(false);
   return answer;
 }

@@ -10,11 +10,17 @@
 
 namespace plimsoll {
 
+/// The smallest number of GPUs, with the mildest plan for it.
+struct Need {
+  Evaluation fewest;
+  std::optional<Evaluation> in_whole_nodes;  ///< beyond one node, where the last one has GPUs to spare: with them
+};
+
 /// One device's answer.
 struct NeedAnswer {
   std::string device;
-  std::optional<Evaluation> smallest;         ///< nothing: no number of GPUs that was tried runs it
-  std::optional<Evaluation> without_offload;  ///< where the smallest offloads
+  std::optional<Need> smallest;         ///< nothing: no number of GPUs that was tried runs it
+  std::optional<Need> without_offload;  ///< where the smallest offloads
 };
 
 NeedAnswer find_need(const Inputs& inputs);

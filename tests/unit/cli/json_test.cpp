@@ -158,6 +158,24 @@ TEST_F(Json, NeedAnswersForEveryDeviceAsked) {
   EXPECT_EQ(need["answers"][0]["plan"]["world_size"], need["answers"][0]["gpus"]);
 }
 
+// The fewest GPUs, and where nodes are rented whole how many of them.
+TEST_F(Json, NeedCountsTheGpusOfTheLastNode) {
+  const auto run = [](const std::string& gpus) {
+    return run_json({"ledger", "--model", "llama-3.1-70b", "--cluster", "16xh200", "--set", "engine=plimsoll", "--set",
+                     "recompute=full", "--gpus", gpus})["verdict"];
+  };
+  const json need = run_json({"need", "--model", "llama-3.1-70b", "--device", "h200", "--set", "engine=plimsoll"});
+  const json& answer = need["answers"][0];
+  const int gpus = answer["gpus"];
+  EXPECT_GT(gpus, 8);
+  EXPECT_LT(gpus, 16);
+  EXPECT_NE(run(std::to_string(gpus)), "oom");
+  EXPECT_EQ(run(std::to_string(gpus - 1)), "oom");
+  EXPECT_EQ(answer["whole_nodes"]["nodes"], 2);
+  EXPECT_EQ(answer["whole_nodes"]["gpus"], 16);
+  EXPECT_GT(answer["whole_nodes"]["margin_bytes"], answer["margin_bytes"]);
+}
+
 TEST_F(Json, SweepIsEveryCombination) {
   const json sweep = run_json(with("sweep", {"micro_batch=1,2", "zero.stage=0,3,4"}));
   ASSERT_EQ(sweep["rows"].size(), 6);
