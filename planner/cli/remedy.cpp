@@ -14,6 +14,9 @@ namespace {
 
 using Sets = std::vector<std::string>;
 
+/// More than so many keys at once nobody would call a small change.
+constexpr std::size_t most_keys = 4;
+
 bool is_deepspeed(const Plan& plan) { return plan.engine == Engine::deepspeed; }
 
 std::int64_t largest_expert_count(const ModelSpec& model) {
@@ -23,33 +26,51 @@ std::int64_t largest_expert_count(const ModelSpec& model) {
   return experts;
 }
 
-void add_sharding(const Scenario& scenario, std::vector<Sets>& changes) {
-  const Plan& plan = scenario.plan;
-  if (plan.world_size == 1) return;
-  if (is_deepspeed(plan)) {
-    for (int stage = plan.zero.stage + 1; stage <= 3; ++stage) changes.push_back({fmt::format("zero.stage={}", stage)});
+/// What one key may become, from mild to drastic.
+using Key = std::vector<Sets>;
+
+Key higher_stages(const Plan& plan) {
+  Key key;
+  if (plan.world_size == 1) return key;
+  if (is_deepspeed(plan) || plan.engine == Engine::plimsoll) {
+    for (int stage = plan.zero.stage + 1; stage <= 3; ++stage) key.push_back({fmt::format("zero.stage={}", stage)});
   }
   if (plan.engine == Engine::fsdp2 && !plan.fsdp.reshard_after_forward)
-    changes.push_back({"fsdp.reshard_after_forward=true"});
-  if (!is_deepspeed(plan) && plan.engine != Engine::plimsoll) return;
-  const bool grouped =
-      largest_expert_count(scenario.model) > 0 && plan.moe.implementation == MoeImplementation::grouped;
-  if (is_deepspeed(plan) && plan.zero.stage == 3 && grouped && !plan.moe.leaf) changes.push_back({"moe.leaf=true"});
-  const std::int64_t most = std::gcd<std::int64_t>(largest_expert_count(scenario.model), plan.world_size);
-  for (std::int64_t ep = 2; ep <= most; ++ep)
-    if (most % ep == 0 && ep > plan.expert_parallel) changes.push_back({fmt::format("expert_parallel={}", ep)});
+    key.push_back({"fsdp.reshard_after_forward=true"});
+  return key;
 }
 
-void add_offload(const Plan& plan, std::vector<Sets>& changes) {
-  if (!is_deepspeed(plan) || plan.zero.stage == 0) return;
+/// Of stage 3, where experts are gathered with their layer.
+Key leaves(const Scenario& scenario) {
+  const Plan& plan = scenario.plan;
+  const bool grouped =
+      largest_expert_count(scenario.model) > 0 && plan.moe.implementation == MoeImplementation::grouped;
+  if (is_deepspeed(plan) && plan.zero.stage == 3 && grouped && !plan.moe.leaf) return {{"moe.leaf=true"}};
+  return {};
+}
+
+Key more_expert_parallelism(const Scenario& scenario) {
+  const Plan& plan = scenario.plan;
+  Key key;
+  if (!is_deepspeed(plan) && plan.engine != Engine::plimsoll) return key;
+  const std::int64_t most = std::gcd<std::int64_t>(largest_expert_count(scenario.model), plan.world_size);
+  for (std::int64_t ep = 2; ep <= most; ++ep)
+    if (most % ep == 0 && ep > plan.expert_parallel) key.push_back({fmt::format("expert_parallel={}", ep)});
+  return key;
+}
+
+Key more_offload(const Plan& plan) {
+  Key key;
+  if (!is_deepspeed(plan) || plan.zero.stage == 0) return key;
   const std::string optimizer = "offload.optimizer=cpu", parameters = "offload.parameters=cpu";
-  if (plan.offload.optimizer == OffloadDevice::none) changes.push_back({optimizer});
+  if (plan.offload.optimizer == OffloadDevice::none) key.push_back({optimizer});
   if (plan.zero.stage == 3 && plan.offload.parameters == OffloadDevice::none) {
     Sets both;
     if (plan.offload.optimizer == OffloadDevice::none) both.push_back(optimizer);
     both.push_back(parameters);
-    changes.push_back(both);
+    key.push_back(both);
   }
+  return key;
 }
 
 /// Where the node's memory is what breaks.
@@ -67,23 +88,30 @@ std::vector<Sets> host_relief(const Plan& plan) {
 }
 
 /// What spreads the states further or keeps them elsewhere; the micro-batch and recomputation stay.
-std::vector<Sets> structural_changes(const Scenario& scenario) {
-  std::vector<Sets> changes;
-  add_sharding(scenario, changes);
-  add_offload(scenario.plan, changes);
-  return changes;
+std::vector<Key> structural_keys(const Scenario& scenario) {
+  return {higher_stages(scenario.plan), leaves(scenario), more_expert_parallelism(scenario),
+          more_offload(scenario.plan)};
 }
 
-std::vector<Sets> single_changes(const Evaluation& evaluation) {
+/// Smaller micro-batches, each at most half of the one before; of a stated global batch they are divisors.
+Key smaller_micro_batches(const Plan& plan, std::int64_t global_batch) {
+  Key key;
+  const std::int64_t of_a_rank = global_batch / plan.world_size;
+  for (std::int64_t micro = plan.micro_batch / 2; micro >= 1; micro /= 2) {
+    while (of_a_rank % micro != 0) --micro;
+    key.push_back({fmt::format("micro_batch={}", micro)});
+  }
+  return key;
+}
+
+/// All that may change on the same GPUs, from what costs least.
+std::vector<Key> keys_of(const Evaluation& evaluation, std::int64_t global_batch) {
   const Plan& plan = evaluation.scenario.plan;
-  if (evaluation.ledger.breaks_on_host) return host_relief(plan);
-  std::vector<Sets> changes;
-  for (std::int64_t micro = plan.micro_batch / 2; micro >= 1; micro /= 2)
-    changes.push_back({fmt::format("micro_batch={}", micro)});
-  if (plan.recompute.every != 1) changes.push_back({"recompute=full"});
-  const std::vector<Sets> structural = structural_changes(evaluation.scenario);
-  changes.insert(changes.end(), structural.begin(), structural.end());
-  return changes;
+  if (evaluation.ledger.breaks_on_host) return {host_relief(plan)};
+  std::vector<Key> keys{smaller_micro_batches(plan, global_batch)};
+  keys.push_back(plan.recompute.every != 1 ? Key{{"recompute=full"}} : Key{});
+  for (Key& key : structural_keys(evaluation.scenario)) keys.push_back(std::move(key));
+  return keys;
 }
 
 /// The activations as small as they become.
@@ -101,16 +129,29 @@ Sets joined(Sets a, const Sets& b) {
 
 class Search {
  public:
-  Search(const Inputs& inputs, std::stop_token stop) : inputs_(inputs), stop_(std::move(stop)) {}
+  /// @param global_batch sequences of a step over all ranks that must stay; 0: free
+  Search(const Inputs& inputs, std::int64_t global_batch, std::stop_token stop)
+      : inputs_(inputs), global_batch_(global_batch), stop_(std::move(stop)) {}
 
   /// True when a change is found that fits; remembers the first that is tight.
-  bool take(const Sets& sets) {
+  bool take(Sets sets) {
     const auto fit = try_out(sets);
     if (!fit || fit->verdict == Verdict::oom) return false;
     if (fit->verdict == Verdict::tight && tight_) return false;
     auto& place = fit->verdict == Verdict::fits ? fits_ : tight_;
-    place = Remedy{sets, fit->verdict, fit->margin};
-    return fit->verdict == Verdict::fits;
+    const Verdict verdict = fit->verdict;
+    place = Remedy{std::move(sets), verdict, fit->margin};
+    return verdict == Verdict::fits;
+  }
+
+  /// The same of changes to so many of the keys at once, from `first` on, beside others.
+  bool take_together(const std::vector<Key>& keys, std::size_t first, std::size_t count, const Sets& beside) {
+    if (count == 0) return take(beside);
+    for (std::size_t i = first; i + count <= keys.size(); ++i) {
+      for (const Sets& sets : keys[i])
+        if (take_together(keys, i + 1, count - 1, joined(beside, sets))) return true;
+    }
+    return false;
   }
 
   /// The smallest larger world, found by doubling and then halving the gap in steps of whole nodes.
@@ -122,7 +163,8 @@ class Search {
       return sets;
     };
     const auto fits = [&](std::int64_t gpus) {
-      const auto fit = try_out(with_world(gpus));
+      Sets sets = with_world(gpus);
+      const auto fit = try_out(sets);
       return fit && fit->verdict == Verdict::fits;
     };
     std::int64_t low = world, high = std::int64_t{2} * world;
@@ -142,39 +184,58 @@ class Search {
   std::optional<Remedy> best() const { return fits_ ? fits_ : tight_; }
 
  private:
-  std::optional<Fit> try_out(const Sets& sets) {
+  /// @param sets gets the accumulation with which the global batch stays
+  std::optional<Fit> try_out(Sets& sets) {
     if (stop_.stop_requested()) return std::nullopt;
     progress_.step(fmt::format("{}", fmt::join(sets, " ")));
-    const auto scenario = inputs_.with(sets);
+    auto scenario = inputs_.with(sets);
     if (!scenario) return std::nullopt;
+    const Plan& plan = scenario->plan;
+    const std::int64_t in_one_pass = plan.micro_batch * plan.world_size;
+    if (global_batch_ > 0 && plan.gradient_accumulation * in_one_pass != global_batch_) {
+      if (global_batch_ % in_one_pass != 0) return std::nullopt;
+      sets.push_back(fmt::format("gradient_accumulation={}", global_batch_ / in_one_pass));
+      scenario = inputs_.with(sets);
+      if (!scenario) return std::nullopt;
+    }
     return fit_of(*scenario);
   }
 
   const Inputs& inputs_;
+  std::int64_t global_batch_;
   std::stop_token stop_;
   Progress progress_{"smallest change"};
   std::optional<Remedy> fits_, tight_;
 };
 
+/// Of a ds_config.json that states it: the equation train_batch_size = micro-batch x accumulation x ranks is to hold.
+std::int64_t stated_global_batch(const Inputs& inputs, const Plan& plan) {
+  const std::vector<KeyVerdict>& keys = inputs.report().keys;
+  const bool states =
+      std::any_of(keys.begin(), keys.end(), [](const KeyVerdict& key) { return key.pointer == "/train_batch_size"; });
+  return states ? plan.micro_batch * plan.gradient_accumulation * plan.world_size : 0;
+}
+
 }  // namespace
 
 std::optional<Remedy> smallest_change(const Inputs& inputs, const Evaluation& evaluation, std::stop_token stop) {
   const Scenario& scenario = evaluation.scenario;
-  Search search(inputs, std::move(stop));
-  for (const Sets& sets : single_changes(evaluation))
-    if (search.take(sets)) return search.best();
+  const std::int64_t global_batch = stated_global_batch(inputs, scenario.plan);
+  Search search(inputs, global_batch, std::move(stop));
+  const std::vector<Key> keys = keys_of(evaluation, global_batch);
+  for (std::size_t count = 1; count <= most_keys; ++count)
+    if (search.take_together(keys, 0, count, {})) return search.best();
+  if (search.best()) return search.best();  // tight, on the GPUs that are there
   const int world = scenario.plan.world_size;
   const int step = std::min(world, scenario.cluster.devices_per_node);
   if (search.take_more_gpus({}, world, step)) return search.best();
   const Sets thrifty = thrift(scenario.plan);
-  const std::vector<Sets> structural = structural_changes(scenario);
-  if (thrifty.size() > 1 && search.take(thrifty)) return search.best();
-  for (const Sets& sets : structural)
-    if (search.take(joined(thrifty, sets))) return search.best();
-  for (const Sets& sets : structural)
-    if (search.take_more_gpus(sets, world, step)) return search.best();
-  for (const Sets& sets : structural)
-    if (search.take_more_gpus(joined(thrifty, sets), world, step)) return search.best();
+  const std::vector<Key> structural = structural_keys(scenario);
+  for (const Sets& beside : {Sets{}, thrifty}) {
+    for (const Key& key : structural)
+      for (const Sets& sets : key)
+        if (search.take_more_gpus(joined(beside, sets), world, step)) return search.best();
+  }
   return search.best();
 }
 
