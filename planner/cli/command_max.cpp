@@ -3,11 +3,14 @@
 //
 // An arena is up to a few percent larger than what is alive at its peak, now more, now less, so that a value may fit though a
 // smaller one does not.  What is alive only grows: so for engine plimsoll the two steps find the largest value whose tensors
-// alone fit, and from there down the first whose arena does.
+// alone fit, and from there down the first whose arena does, some values at once on all cores.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "planner/base/format.hpp"
 #include "planner/cli/commands.hpp"
@@ -15,6 +18,7 @@
 #include "planner/cli/in_words.hpp"
 #include "planner/cli/json_output.hpp"
 #include "planner/cli/terminal.hpp"
+#include "planner/search/in_parallel.hpp"
 #include "planner/spec/legality.hpp"
 #include "planner/spec/limits.hpp"
 
@@ -43,8 +47,7 @@ class Maximum {
     std::int64_t largest = largest_that(may_fit);
     if (!in_arena) return largest;
     if (largest > 0 && breaks_on_host_alone(fit_at(1))) return 0;
-    while (largest > 0 && !fits(largest)) --largest;
-    return largest;
+    return first_that_fits_from(largest);
   }
 
  private:
@@ -64,26 +67,48 @@ class Maximum {
     return low;
   }
 
+  /// Downwards.
+  std::int64_t first_that_fits_from(std::int64_t value) const {
+    constexpr std::int64_t at_once = 16;
+    const auto threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    for (; value > 0; value -= at_once) {
+      tell(value);
+      std::vector<Verdict> verdicts(static_cast<std::size_t>(std::min(at_once, value)));
+      in_parallel(threads, verdicts.size(),
+                  [&](std::size_t i) { verdicts[i] = verdict_at(value - static_cast<std::int64_t>(i)).verdict; });
+      const auto found =
+          std::find_if(verdicts.begin(), verdicts.end(), [](Verdict verdict) { return verdict != Verdict::oom; });
+      if (found != verdicts.end()) return value - (found - verdicts.begin());
+    }
+    return 0;
+  }
+
   std::int64_t bound() const {
     const std::int64_t other = micro_batch_ ? scenario_.plan.sequence : scenario_.plan.micro_batch;
     return std::min(micro_batch_ ? limits::micro_batch : limits::sequence,
                     std::max<std::int64_t>(1, limits::tokens / other));
   }
 
-  /// A value that the rules refuse is beyond the device as well.
-  Fit fit_at(std::int64_t value) {
+  void tell(std::int64_t value) const {
     progress_.step(fmt::format("{} = {}", micro_batch_ ? "micro_batch" : "sequence", value));
+  }
+  /// A value that the rules refuse is beyond the device as well.
+  Fit verdict_at(std::int64_t value) const {
     const Scenario scenario = with(value);
     if (!is_legal({scenario.plan, &scenario.model, &scenario.cluster})) return {Verdict::oom, Bytes(0), true};
     return fit_of(scenario);
   }
-  bool fits(std::int64_t value) { return fit_at(value).verdict != Verdict::oom; }
+  Fit fit_at(std::int64_t value) const {
+    tell(value);
+    return verdict_at(value);
+  }
+  bool fits(std::int64_t value) const { return fit_at(value).verdict != Verdict::oom; }
   /// The host's memory, which no smaller value relieves; a device that lacks nothing has a margin.
   static bool breaks_on_host_alone(const Fit& fit) { return fit.verdict == Verdict::oom && fit.margin.count >= 0; }
 
   Scenario scenario_;
   bool micro_batch_;
-  Progress progress_{"max"};
+  mutable Progress progress_{"max"};
 };
 
 void print_maximum(const std::string& key, std::int64_t value, const Evaluation& evaluation) {

@@ -153,17 +153,19 @@ Evaluation evaluate(Scenario scenario, RankChoice choice, bool bistable) {
 }
 
 Fit fit_of(const Scenario& scenario) {
-  const LedgerContext context = ledger_context(scenario);
+  LedgerContext context = ledger_context(scenario);
   const auto beyond = [&](Bytes least) {
     return Fit{Verdict::oom, context.capacity - (least + context.outside.total()), true};
   };
   const PlanBounds bounds(scenario.model, scenario.cluster, published_peaks(scenario.cluster.device), scenario.plan);
   const Fit by_bound = beyond(bounds.device_memory(scenario.plan.micro_batch));
   if (by_bound.margin.count < 0) return by_bound;
-  const Evaluation one = build_alone(scenario, 0);
-  const Fit by_sizes = beyond(peak_of_sizes(one.rank_program()));
+  Evaluation evaluation = build_alone(scenario, distinct_ranks(scenario).front().rank);
+  const Fit by_sizes = beyond(peak_of_sizes(evaluation.rank_program()));
   if (by_sizes.margin.count < 0) return by_sizes;
-  const Ledger ledger = evaluate(scenario, {}, false).ledger;
+  complete(evaluation, true);
+  context.bistable = false;
+  const Ledger ledger = make_ledger(evaluation.rank_program(), context);
   return {ledger.verdict, ledger.margin, false};
 }
 

@@ -116,6 +116,17 @@ constexpr Rule world[] = {
            fmt::format("at most {} micro-batches",
                        limits::layer_micro_batches / static_cast<std::int64_t>(in.model->layers.size())));
      }},
+    {"plan.too_large", error, "any", "any", "size of the step program",
+     [](const RuleInput& in) {
+       return in.plan.loss_chunk > 0 && ceil_div(in.plan.tokens(), in.plan.loss_chunk) > limits::loss_chunks;
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       const std::int64_t tokens = in.plan.tokens();
+       say(in, d, "/loss",
+           fmt::format("a loss of {} tokens in parts of {} makes a step program beyond what is answered",
+                       format_count(tokens), format_count(in.plan.loss_chunk)),
+           fmt::format("parts of at least {} tokens", format_count(ceil_div(tokens, limits::loss_chunks))));
+     }},
     {"plan.too_large", error, "any", "any", "bounds of 64-bit byte counts",
      [](const RuleInput& in) { return log2_bytes(in) > 60; },
      [](const RuleInput& in, Diagnostic& d) {

@@ -13,6 +13,7 @@ inline constexpr std::int64_t sequence = std::int64_t{1} << 27;               //
 inline constexpr std::int64_t tokens = std::int64_t{1} << 30;                 ///< micro_batch * sequence
 inline constexpr std::int64_t gradient_accumulation = std::int64_t{1} << 12;  ///< micro-batches per optimizer step
 inline constexpr std::int64_t layer_micro_batches = std::int64_t{1} << 17;    ///< layers * gradient_accumulation
+inline constexpr std::int64_t loss_chunks = std::int64_t{1} << 13;            ///< parts of a micro-batch's loss
 inline constexpr std::int64_t zero_elements = std::int64_t{1} << 50;          ///< ZeRO's buckets and thresholds
 inline constexpr std::int64_t layers = std::int64_t{1} << 14;
 inline constexpr std::int64_t width = std::int64_t{1} << 20;  ///< hidden, intermediate, heads x head dimension

@@ -203,6 +203,8 @@ TEST(Sizes, BeyondTheClusterOrBeyondInt64AreRefused) {
               ElementsAre("plan.too_large /micro_batch"));
   EXPECT_THAT(codes(judge(R"({"gradient_accumulation": 4096})", "llama-3.1-405b")),
               ElementsAre("plan.too_large /gradient_accumulation"));
+  EXPECT_THAT(codes(judge(R"({"sequence": 131072, "loss": {"chunked": 15}})")), ElementsAre("plan.too_large /loss"));
+  EXPECT_THAT(judge(R"({"sequence": 131072, "loss": {"chunked": 16}})"), IsEmpty());
   EXPECT_THAT(codes(judge(R"({"micro_batch": 8, "sequence": 134217728, "attention": "eager"})", "llama-3.1-405b")),
               ElementsAre("plan.too_large /micro_batch"));
 }
