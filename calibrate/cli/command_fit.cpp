@@ -12,6 +12,7 @@
 #include "planner/cli/common_inputs.hpp"
 #include "planner/cli/terminal.hpp"
 #include "planner/spec/devices.hpp"
+#include "planner/spec/document.hpp"
 #include "planner/spec/presets.hpp"
 #include "planner/spec/read_calibration.hpp"
 #include "planner/spec/write_calibration.hpp"
@@ -42,6 +43,19 @@ std::string residuals_csv(const std::vector<Entry>& entries) {
   return text;
 }
 
+/// Whatever samples hold: what is written is a calibration.
+bool can_be_read(const std::string& text, const std::string& path) {
+  const auto document = parse_document(std::make_shared<SourceFile>(SourceFile{path, text}));
+  if (document) {
+    const auto again = read_calibration(*document, path);
+    if (again) return true;
+    print_diagnostics(again.diagnostics());
+  }
+  fmt::print(stderr, "plimsoll-calibrate: what follows from these samples is no calibration; {} is not written\n",
+             path);
+  return false;
+}
+
 int fit(const FitOptions& options) {
   const auto files = load_samples(options.samples);
   if (!files) return exit_code::input;
@@ -53,7 +67,9 @@ int fit(const FitOptions& options) {
   const auto result = fit_calibration(*files, *base, name);
   print_diagnostics(result.diagnostics());
   if (!result) return exit_code::input;
-  write_text(output, calibration_text(result->calibration));
+  const std::string text = calibration_text(result->calibration);
+  if (!can_be_read(text, output)) return exit_code::input;
+  write_text(output, text);
   if (!options.residuals.empty()) write_text(options.residuals, residuals_csv(result->entries));
   if (!options.plot.empty())
     write_text(options.plot, plot_svg(result->entries, true, name + ": measured against predicted, held out"));

@@ -9,6 +9,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "planner/spec/limits.hpp"
 #include "planner/spec/price_rules.hpp"
 
 namespace plimsoll::calibrate {
@@ -155,16 +156,18 @@ Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const
   c.source = base.name.empty() ? source : fmt::format("{}; what it did not measure: {}", source, base.name);
   const int multiprocessors = std::max(1, header.multiprocessors);
   bool any = false;
+  const auto leave_out = [&](const Sample& sample, const std::string& why) {
+    diagnostics.push_back(diagnostic(Severity::warning, "fit.left_out", path_of(sample, files),
+                                     fmt::format("{} is left out: {}", key_of(sample.point), why), {}, sample.line));
+  };
+  std::vector<std::string> paths;
+  for (const SampleFile& file : files) paths.push_back(file.path);
   const auto take = [&](std::vector<Entry> entries) {
     for (Entry& entry : entries) {
-      for (const auto& [sample, why] : entry.left_out) {
-        diagnostics.push_back(diagnostic(Severity::warning, "fit.left_out", path_of(*sample, files),
-                                         fmt::format("{} is left out: {}", key_of(sample->point), why), {},
-                                         sample->line));
-      }
+      for (const auto& [sample, why] : entry.left_out) leave_out(*sample, why);
       any = any || entry.refused.empty();
       if (!entry.refused.empty()) {
-        diagnostics.push_back(diagnostic(Severity::warning, "fit.refused", files.front().path,
+        diagnostics.push_back(diagnostic(Severity::warning, "fit.refused", fmt::format("{}", fmt::join(paths, ", ")),
                                          fmt::format("{} is not fitted: {}", entry.name, entry.refused),
                                          "the base's figures stay; measure more points: bench --resume"));
       }
@@ -182,8 +185,12 @@ Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const
   take(fit_host(classes["host"], c, source));
   take(fit_pairs(classes["pair"], c, source));
   for (const Sample* sample : classes["fixed_bytes"]) {
-    if (const auto found = sample->figures.find("bytes"); found != sample->figures.end())
-      c.fixed_bytes[sample->point.label("what")] = found->second;
+    const auto found = sample->figures.find("bytes");
+    if (found == sample->figures.end() || found->second < 0 || found->second > d(limits::bytes)) {
+      leave_out(*sample, "its figure bytes is none from 0 to 2^60");
+      continue;
+    }
+    c.fixed_bytes[sample->point.label("what")] = found->second;
     any = true;
   }
   if (!any) {

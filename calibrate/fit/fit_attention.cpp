@@ -23,11 +23,12 @@ std::optional<AttentionPrice::Rate> fit_rate(const Samples& samples) {
     times.push_back(sample->time_s);
   }
   const LinearFit fit = fit_nonnegative(rows, times);
-  if (fit.coefficients.empty() || fit.coefficients[1] <= 0) return {};
+  const auto flops_per_s = fit.coefficients.empty() ? std::nullopt : rate_of(fit.coefficients[1]);
+  if (!flops_per_s) return {};
   AttentionPrice::Rate rate;
   rate.head_dim = static_cast<int>(samples.front()->point.size("head_dim"));
   rate.fixed_s = fit.coefficients[0];
-  rate.flops_per_s = 1 / fit.coefficients[1];
+  rate.flops_per_s = *flops_per_s;
   rate.half_length = fit.coefficients[2] / fit.coefficients[1];
   return rate;
 }
@@ -42,20 +43,11 @@ std::vector<Entry> fit_attention(const Samples& samples, Calibration& into, cons
   for (const auto& [which, group] : groups) {
     const bool backward = which.first == "backward";
     Entry entry{"attention", fmt::format("attention {} d {}", which.first, which.second)};
-    entry.variable = "FLOP";
-    fit_entry(entry, group, [](const Samples& some) -> std::optional<Predict> {
-      const auto rate = fit_rate(some);
-      if (!rate) return {};
-      return [rate = *rate](const Point& p) {
-        return rate.fixed_s + flops_of(p) / rate.flops_per_s * (1 + rate.half_length / d(p.size("length")));
-      };
+    note_range(entry, "FLOP", group, flops_of);
+    const auto rate = fit_entry(entry, group, fit_rate, [](const AttentionPrice::Rate& r, const Point& p) {
+      return r.fixed_s + flops_of(p) / r.flops_per_s * (1 + r.half_length / d(p.size("length")));
     });
-    for (const Sample* sample : group) {
-      const double flops = flops_of(sample->point);
-      entry.range_low = entry.range_low == 0 ? flops : std::min(entry.range_low, flops);
-      entry.range_high = std::max(entry.range_high, flops);
-    }
-    if (const auto rate = fit_rate(group); rate && entry.refused.empty()) {
+    if (rate) {
       auto& rates = backward ? into.attention.backward : into.attention.forward;
       std::erase_if(rates, [&](const AttentionPrice::Rate& r) { return r.head_dim == rate->head_dim; });
       rates.push_back(*rate);

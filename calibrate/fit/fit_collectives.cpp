@@ -13,6 +13,7 @@
 
 #include "calibrate/fit/fit.hpp"
 #include "calibrate/fit/least_squares.hpp"
+#include "planner/spec/limits.hpp"
 #include "planner/spec/price_rules.hpp"
 
 namespace plimsoll::calibrate {
@@ -56,8 +57,9 @@ Run fit_run(const Points& points, std::size_t first, std::size_t last) {
   run.squares = fit.squares;
   run.piece.latency_s = fit.coefficients[0];
   // A run without slope (all latency): a bandwidth that its largest size would not notice.
-  run.piece.bytes_per_s = fit.coefficients[1] > 0 ? 1 / fit.coefficients[1]
-                                                  : 1e3 * points[last - 1].first / std::max(1e-9, fit.coefficients[0]);
+  const double rate = fit.coefficients[1] > 0 ? 1 / fit.coefficients[1]
+                                              : 1e3 * points[last - 1].first / std::max(1e-9, fit.coefficients[0]);
+  run.piece.bytes_per_s = std::clamp(rate, limits::lowest_rate, limits::highest_rate);
   return run;
 }
 
@@ -118,8 +120,11 @@ std::optional<CollectivePrice> fit_price(const Samples& samples) {
   return price;
 }
 
-Tier tier_of(const std::string& name) {
-  return name == "pcie" ? Tier::pcie : name == "nic" ? Tier::nic : name == "spine" ? Tier::spine : Tier::nvlink;
+std::optional<Tier> tier_of(const std::string& name) {
+  for (const Tier tier : {Tier::nvlink, Tier::pcie, Tier::nic, Tier::spine}) {
+    if (name == name_of(tier)) return tier;
+  }
+  return {};
 }
 
 }  // namespace
@@ -144,16 +149,16 @@ std::vector<Entry> fit_collectives(const Samples& samples, Calibration& into, co
   for (const auto& [which, group] : groups) {
     const auto& [op, ranks, tier] = which;
     Entry entry{"collective", fmt::format("{} x{} {}", op, ranks, tier)};
-    entry.variable = "bytes";
-    fit_entry(entry, group, [](const Samples& some) -> std::optional<Predict> {
-      const auto price = fit_price(some);
-      if (!price) return {};
-      return
-          [price = *price](const Point& p) { return collective_seconds(price, static_cast<double>(p.size("bytes"))); };
-    });
     if (!collective_of(op) && op != "send_receive" && op != "all_to_all_skewed") {
       entry.refused = fmt::format("no collective is called {}", op);
-    } else if (auto price = entry.refused.empty() ? fit_price(group) : std::nullopt) {
+    } else if (ranks < 2 || ranks > limits::world) {
+      entry.refused = fmt::format("a collective has from 2 to {} ranks", limits::world);
+    } else if (!tier_of(tier)) {
+      entry.refused = fmt::format("no link between ranks is called {}", tier);
+    } else if (auto price = fit_entry(entry, group, fit_price, [](const CollectivePrice& p, const Point& point) {
+                 return collective_seconds(p, static_cast<double>(point.size("bytes")));
+               })) {
+      entry.variable = "bytes";
       entry.range_low = price->points.front().first;
       entry.range_high = price->points.back().first;
       const CollectivePrice::Piece& last = price->pieces.back();
@@ -162,7 +167,7 @@ std::vector<Entry> fit_collectives(const Samples& samples, Calibration& into, co
       if (const auto kind = collective_of(op)) {
         price->kind = *kind;
         price->ranks = static_cast<int>(ranks);
-        price->tier = tier_of(tier);
+        price->tier = *tier_of(tier);
         price->provenance = entry.provenance(source);
         std::erase_if(into.collectives, [&](const CollectivePrice& c) {
           return c.kind == price->kind && c.ranks == price->ranks && c.tier == price->tier;

@@ -37,31 +37,26 @@ std::optional<KernelPrice> fit_line(const Samples& samples, double (*size_of)(co
     times.push_back(sample->time_s);
   }
   const LinearFit fit = fit_nonnegative(rows, times);
-  if (fit.coefficients.empty() || fit.coefficients.back() <= 0 || fit.coefficients[1] <= 0) return {};
+  if (fit.coefficients.empty()) return {};
+  const auto near = rate_of(fit.coefficients[1]), far = rate_of(fit.coefficients.back());
+  if (!near || !far) return {};
   KernelPrice price;
   price.fixed_s = fit.coefficients[0];
-  price.bytes_per_s = 1 / fit.coefficients.back();
+  price.bytes_per_s = *far;
   if (two) {
     price.cached_bytes = cache_bytes;
-    price.cached_bytes_per_s = 1 / fit.coefficients[1];
+    price.cached_bytes_per_s = *near;
   }
   return price;
 }
+
+double line_seconds(const KernelPrice& line, double bytes) { return pointwise_seconds(line, {}, 0, bytes, 0); }
 
 std::string in_words(const KernelPrice& price) {
   std::string text = fmt::format("{:.2f} us + bytes / {:.0f} GB/s", 1e6 * price.fixed_s, 1e-9 * price.bytes_per_s);
   if (price.cached_bytes > 0)
     text += fmt::format(", the first {:.0f} MB / {:.0f}", 1e-6 * price.cached_bytes, 1e-9 * price.cached_bytes_per_s);
   return text;
-}
-
-void note_range(Entry& entry, const Samples& samples, double (*size_of)(const Point&)) {
-  entry.variable = "bytes";
-  for (const Sample* sample : samples) {
-    const double bytes = size_of(sample->point);
-    entry.range_low = entry.range_low == 0 ? bytes : std::min(entry.range_low, bytes);
-    entry.range_high = std::max(entry.range_high, bytes);
-  }
 }
 
 constexpr std::size_t most_bends = 100;  // that are tried
@@ -114,14 +109,11 @@ std::vector<Entry> fit_kernels(const Samples& samples, double cache_bytes, Calib
   std::vector<Entry> entries;
   for (const auto& [op, group] : by_label(samples, {"op"})) {
     Entry& entry = entries.emplace_back(Entry{"kernel", "kernel " + op});
-    note_range(entry, group, bytes_of);
-    fit_entry(entry, group, [&](const Samples& some) -> std::optional<Predict> {
-      const auto fitted = fit_line(some, bytes_of, cache_bytes);
-      if (!fitted) return {};
-      return [fitted = *fitted](const Point& point) { return pointwise_seconds(fitted, {}, 0, bytes_of(point), 0); };
-    });
-    auto price = fit_line(group, bytes_of, cache_bytes);
-    if (!price || !entry.refused.empty()) continue;
+    note_range(entry, "bytes", group, bytes_of);
+    auto price = fit_entry(
+        entry, group, [&](const Samples& some) { return fit_line(some, bytes_of, cache_bytes); },
+        [](const KernelPrice& line, const Point& point) { return line_seconds(line, bytes_of(point)); });
+    if (!price) continue;
     entry.rule = in_words(*price);
     // The framework's own kernel of that name, measured on this device, is another kernel than the one measured here.
     const auto base = into.kernels.find(op);
@@ -137,8 +129,6 @@ std::vector<Entry> fit_kernels(const Samples& samples, double cache_bytes, Calib
 }
 
 namespace {
-
-double line_seconds(const KernelPrice& line, double bytes) { return pointwise_seconds(line, {}, 0, bytes, 0); }
 
 double squares_of(const KernelPrice& line, const Samples& samples) {
   double squares = 0;
@@ -224,13 +214,10 @@ std::vector<Entry> fit_copies(const Samples& samples, Calibration& into, const s
   for (const auto& [name, group] : by_label(samples, {"direction", "memory", "ranks"})) {
     const bool pageable = group.front()->point.label("memory") == "pageable";
     Entry entry{pageable ? "pageable copy" : "copy", "copy " + name};
-    note_range(entry, group, copied_bytes);
-    fit_entry(entry, group, [](const Samples& some) -> std::optional<Predict> {
-      const auto fitted = copy_price(some);
-      if (!fitted) return {};
-      return [fitted = *fitted](const Point& point) { return copy_seconds(fitted, copied_bytes(point)); };
-    });
-    if (auto price = copy_price(group); price && entry.refused.empty()) {
+    note_range(entry, "bytes", group, copied_bytes);
+    if (auto price = fit_entry(entry, group, copy_price, [](const CopyPrice& copy, const Point& point) {
+          return copy_seconds(copy, copied_bytes(point));
+        })) {
       entry.rule = fmt::format("{:.2f} us + bytes / {:.3g} GB/s", 1e6 * price->fixed_s, 1e-9 * price->bytes_per_s);
       if (!price->points.empty()) entry.rule += ", at smaller sizes bent";
       std::string spread;

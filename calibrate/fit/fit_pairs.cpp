@@ -77,6 +77,7 @@ std::string unusable(const Measured& pair) {
     if (!(factor > 0 && factor <= most_slowdown))
       return fmt::format("a slowdown of {:.3g} makes no sense; it may be up to {:.0f}", factor, most_slowdown);
   }
+  if (!(figure(*pair.sample, "alone_first_s") > 0)) return "its first member took no time alone";
   const double width = (pair.sample->high_s - pair.sample->low_s) / pair.sample->time_s;
   if (width > widest_interval)
     return fmt::format("its interval is {:.0f} % wide, beyond {:.0f} %", 100 * width, 100 * widest_interval);

@@ -137,9 +137,10 @@ std::optional<GemmPrice> fit_rule(const std::vector<Product>& products, const Ge
     }
     if (rows.size() < 8) return {};
     const LinearFit fit = fit_nonnegative(rows, times);
-    if (fit.coefficients.empty() || fit.coefficients[1] <= 0) return {};
+    const auto flops_per_s = fit.coefficients.empty() ? std::nullopt : rate_of(fit.coefficients[1]);
+    if (!flops_per_s) return {};
     price.launch_s = fit.coefficients[0];
-    price.flops_per_s = 1 / fit.coefficients[1];
+    price.flops_per_s = *flops_per_s;
     price.epilogue_s_per_element = fit.coefficients[2];
     price.traffic_share = fit.coefficients[3] * price.traffic_bytes_per_s;
   }
@@ -172,8 +173,12 @@ double flops_of(const Point& p) {
 
 namespace {
 
+struct PlainRule {
+  double launch_s = 0, flops_per_s = 0;
+};
+
 /// Products without tensor cores: t = launch + F / rate.
-std::optional<std::array<double, 2>> plain_rule(const Samples& samples) {
+std::optional<PlainRule> plain_rule(const Samples& samples) {
   if (samples.size() < 2) return {};
   Rows rows;
   std::vector<double> times;
@@ -182,34 +187,27 @@ std::optional<std::array<double, 2>> plain_rule(const Samples& samples) {
     times.push_back(sample->time_s);
   }
   const LinearFit fit = fit_nonnegative(rows, times);
-  if (fit.coefficients.empty() || fit.coefficients[1] <= 0) return {};
-  return std::array{fit.coefficients[0], 1 / fit.coefficients[1]};
+  const auto flops_per_s = fit.coefficients.empty() ? std::nullopt : rate_of(fit.coefficients[1]);
+  if (!flops_per_s) return {};
+  return PlainRule{fit.coefficients[0], *flops_per_s};
 }
 
 /// @param alone they are the machine's only products (no 16-bit units): launch and tiles are theirs too
 Entry fit_plain(const Samples& samples, bool alone, Calibration& into, const std::string& source) {
   Entry entry{"gemm", "gemm fp32"};
-  entry.variable = "FLOP";
-  fit_entry(entry, samples, [](const Samples& some) -> std::optional<Predict> {
-    const auto rule = plain_rule(some);
-    if (!rule) return {};
-    return [rule = *rule](const Point& p) { return rule[0] + flops_of(p) / rule[1]; };
+  note_range(entry, "FLOP", samples, flops_of);
+  const auto rule = fit_entry(entry, samples, plain_rule, [](const PlainRule& r, const Point& p) {
+    return r.launch_s + flops_of(p) / r.flops_per_s;
   });
-  const auto rule = plain_rule(samples);
-  if (!rule || !entry.refused.empty()) return entry;
-  into.gemm.fp32_flops_per_s = (*rule)[1];
-  entry.rule = fmt::format("{:.1f} us + F / {:.3g} TFLOP/s", 1e6 * (*rule)[0], 1e-12 * (*rule)[1]);
-  for (const Sample* sample : samples) {
-    const double flops = flops_of(sample->point);
-    entry.range_low = entry.range_low == 0 ? flops : std::min(entry.range_low, flops);
-    entry.range_high = std::max(entry.range_high, flops);
-  }
+  if (!rule) return entry;
+  into.gemm.fp32_flops_per_s = rule->flops_per_s;
+  entry.rule = fmt::format("{:.1f} us + F / {:.3g} TFLOP/s", 1e6 * rule->launch_s, 1e-12 * rule->flops_per_s);
   if (alone) {
     GemmPrice& g = into.gemm;
-    g.launch_s = (*rule)[0];
+    g.launch_s = rule->launch_s;
     g.memset_s = g.epilogue_s_per_element = g.traffic_share = g.fp32_fixed_s = 0;
     g.memory_bytes_per_s = 1e15;  // no second bound: the products here are small
-    g.flops_per_s = (*rule)[1];
+    g.flops_per_s = rule->flops_per_s;
     g.tiles = {{1, 1, 1}};
     g.surface = {};
     g.provenance = entry.provenance(source);
@@ -226,23 +224,16 @@ std::vector<Entry> fit_gemm(const Samples& samples, int multiprocessors, Calibra
   }
   std::vector<Entry> entries;
   const GemmPrice start = into.gemm;
+  const auto seconds = [multiprocessors](const GemmPrice& price, const Point& p) {
+    const Sizes s = sizes_of(p);
+    return gemm_seconds(price, multiprocessors, s[0], s[1], s[2], DType::bf16);
+  };
   if (!half.empty()) {
     Entry entry{"gemm", "gemm"};
-    entry.variable = "FLOP";
-    fit_entry(entry, half, [&](const Samples& some) -> std::optional<Predict> {
-      const auto price = fit_gemm_price(some, start, multiprocessors);
-      if (!price) return {};
-      return [price = *price, multiprocessors](const Point& p) {
-        const Sizes s = sizes_of(p);
-        return gemm_seconds(price, multiprocessors, s[0], s[1], s[2], DType::bf16);
-      };
-    });
-    for (const Sample* sample : half) {
-      const double flops = flops_of(sample->point);
-      entry.range_low = entry.range_low == 0 ? flops : std::min(entry.range_low, flops);
-      entry.range_high = std::max(entry.range_high, flops);
-    }
-    if (const auto price = fit_gemm_price(half, start, multiprocessors); price && entry.refused.empty()) {
+    note_range(entry, "FLOP", half, flops_of);
+    const auto price = fit_entry(
+        entry, half, [&](const Samples& some) { return fit_gemm_price(some, start, multiprocessors); }, seconds);
+    if (price) {
       into.gemm = *price;
       into.gemm.provenance = entry.provenance(source);
       entry.rule = fmt::format("{:.0f} TFLOP/s in tiles, {:.1f} us, a surface of {} places over {:.2f} octaves",
@@ -254,9 +245,7 @@ std::vector<Entry> fit_gemm(const Samples& samples, int multiprocessors, Calibra
   if (!full.empty()) entries.push_back(fit_plain(full, half.empty(), into, source));
   for (const Sample* sample : thin) {
     Entry entry{"gemm", "gemm with a side <= 64"};
-    const Sizes s = sizes_of(sample->point);
-    entry.residuals.push_back({key_of(sample->point), sample->time_s,
-                               gemm_seconds(into.gemm, multiprocessors, s[0], s[1], s[2], DType::bf16), std::nan("")});
+    entry.residuals.push_back({key_of(sample->point), sample->time_s, seconds(into.gemm, sample->point), std::nan("")});
     entry.rule = "the base's";
     entries.push_back(std::move(entry));
   }
@@ -275,11 +264,12 @@ std::optional<GroupedGemmPrice> fit_grouped_price(const Samples& samples, const 
     times.push_back(sample->time_s);
   }
   const LinearFit fit = fit_nonnegative(rows, times);
-  if (fit.coefficients.empty() || fit.coefficients[1] <= 0) return {};
+  const auto flops_per_s = fit.coefficients.empty() ? std::nullopt : rate_of(fit.coefficients[1]);
+  if (!flops_per_s) return {};
   GroupedGemmPrice price = start;
   price.fixed_s = fit.coefficients[0];
   price.prepare_s = 0;
-  price.flops_per_s = 1 / fit.coefficients[1];
+  price.flops_per_s = *flops_per_s;
   price.half_length = fit.coefficients[2] / fit.coefficients[1];
   price.many_factor = 1;
   price.surface = {};
@@ -299,21 +289,14 @@ std::optional<GroupedGemmPrice> fit_grouped_price(const Samples& samples, const 
 std::vector<Entry> fit_grouped(const Samples& samples, Calibration& into, const std::string& source) {
   if (samples.empty()) return {};
   Entry entry{"gemm_grouped", "grouped gemm"};
-  entry.variable = "FLOP";
+  note_range(entry, "FLOP", samples, flops_of);
   const GroupedGemmPrice start = into.grouped_gemm;
-  fit_entry(entry, samples, [&](const Samples& some) -> std::optional<Predict> {
-    const auto price = fit_grouped_price(some, start);
-    if (!price) return {};
-    return [price = *price](const Point& p) {
-      return grouped_gemm_seconds(price, p.size("groups"), d(p.size("m")), d(p.size("n")), d(p.size("k")));
-    };
-  });
-  for (const Sample* sample : samples) {
-    const double flops = flops_of(sample->point);
-    entry.range_low = entry.range_low == 0 ? flops : std::min(entry.range_low, flops);
-    entry.range_high = std::max(entry.range_high, flops);
-  }
-  if (const auto price = fit_grouped_price(samples, start); price && entry.refused.empty()) {
+  const auto price = fit_entry(
+      entry, samples, [&](const Samples& some) { return fit_grouped_price(some, start); },
+      [](const GroupedGemmPrice& grouped, const Point& p) {
+        return grouped_gemm_seconds(grouped, p.size("groups"), d(p.size("m")), d(p.size("n")), d(p.size("k")));
+      });
+  if (price) {
     // The framework's grouped product is another kernel than the library's measured here.
     const bool framework = is_from_framework(start.provenance);
     if (!framework) {

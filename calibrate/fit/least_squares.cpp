@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "planner/base/check.hpp"
+#include "planner/spec/limits.hpp"
 
 namespace plimsoll::calibrate {
 
@@ -57,6 +58,12 @@ LinearFit fit_nonnegative(const Rows& rows, const std::vector<double>& times) {
     }
   }
   return best;
+}
+
+std::optional<double> rate_of(double seconds_each) {
+  const double rate = 1 / seconds_each;
+  if (!(rate >= limits::lowest_rate && rate <= limits::highest_rate)) return {};
+  return rate;
 }
 
 }  // namespace plimsoll::calibrate

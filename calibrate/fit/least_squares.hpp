@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <optional>
 #include <vector>
 
 namespace plimsoll::calibrate {
@@ -36,5 +37,8 @@ struct LinearFit {
 /// Tries every set of columns that may be positive and keeps the best: exact for the few columns used here (at most 6).
 /// @param rows features of each time; @param times > 0
 LinearFit fit_nonnegative(const Rows& rows, const std::vector<double>& times);
+
+/// Bytes or operations per second of such a coefficient; nothing where it is zero, or the rate one that no calibration holds.
+std::optional<double> rate_of(double seconds_each);
 
 }  // namespace plimsoll::calibrate

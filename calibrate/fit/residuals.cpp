@@ -90,11 +90,20 @@ Errors errors_of(const std::vector<Residual>& residuals, bool held_out, double l
   return result;
 }
 
-std::optional<Predict> fit_entry(Entry& entry, const Samples& samples, const Fitter& fitter) {
-  auto all = fitter(samples);
+void note_range(Entry& entry, const char* variable, const Samples& samples, double (*size_of)(const Point&)) {
+  entry.variable = variable;
+  for (const Sample* sample : samples) {
+    const double size = size_of(sample->point);
+    entry.range_low = entry.range_low == 0 ? size : std::min(entry.range_low, size);
+    entry.range_high = std::max(entry.range_high, size);
+  }
+}
+
+void cross_validate(Entry& entry, const Samples& samples, const std::optional<Predict>& all,
+                    const std::function<std::optional<Predict>(const Samples&)>& fitter) {
   if (!all) {
-    entry.refused = fmt::format("{} points do not determine the rule", samples.size());
-    return {};
+    entry.refused = fmt::format("{} points do not determine a rule that a calibration may hold", samples.size());
+    return;
   }
   std::vector<std::string> keys;
   for (const Sample* sample : samples) {
@@ -117,9 +126,7 @@ std::optional<Predict> fit_entry(Entry& entry, const Samples& samples, const Fit
   if (const Errors errors = errors_of(entry.residuals, true); errors.mean > most_mean_error) {
     entry.refused =
         fmt::format("points are {:.0f} % off, in the mean, of what the others say of them", 100 * errors.mean);
-    return {};
   }
-  return all;
 }
 
 }  // namespace plimsoll::calibrate

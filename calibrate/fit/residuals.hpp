@@ -16,8 +16,6 @@ namespace plimsoll::calibrate {
 using Samples = std::vector<const Sample*>;
 /// Seconds that a fitted rule says for a point; NaN where it cannot.
 using Predict = std::function<double(const Point&)>;
-/// Fits a rule to samples; nothing where they do not suffice.
-using Fitter = std::function<std::optional<Predict>(const Samples&)>;
 
 struct Residual {
   std::string key;
@@ -52,9 +50,29 @@ Errors errors_of(const std::vector<Residual>& residuals, bool held_out, double l
 /// Points that are predicted this far off in the mean when they are held out have no rule.
 inline constexpr double most_mean_error = 0.5;
 
-/// Fits and cross-validates; fills residuals and outliers of `entry`, or why it is refused.  Several samples of one point are
-/// held out together.
-/// @return the rule fitted to all samples
-std::optional<Predict> fit_entry(Entry& entry, const Samples& samples, const Fitter& fitter);
+/// Sets what the entry's range is of, and the least and greatest of it.
+void note_range(Entry& entry, const char* variable, const Samples& samples, double (*size_of)(const Point&));
+
+/// Fills residuals and outliers of `entry`, or why it is refused.  Several samples of one point are held out together.
+/// @param all the rule fitted to all samples; nothing: they do not suffice
+/// @param fitter fits the rule to some of them
+void cross_validate(Entry& entry, const Samples& samples, const std::optional<Predict>& all,
+                    const std::function<std::optional<Predict>(const Samples&)>& fitter);
+
+/// Fits and cross-validates.
+/// @param fit samples to a price, std::optional: nothing where they do not suffice
+/// @param seconds what a price says of a point
+/// @return the price fitted to all samples; nothing if the entry is refused
+template <class Fit, class Seconds>
+auto fit_entry(Entry& entry, const Samples& samples, const Fit& fit, const Seconds& seconds) {
+  auto price = fit(samples);
+  const auto predict = [&seconds](const decltype(price)& fitted) -> std::optional<Predict> {
+    if (!fitted) return {};
+    return [&seconds, p = *fitted](const Point& point) { return seconds(p, point); };
+  };
+  cross_validate(entry, samples, predict(price), [&](const Samples& some) { return predict(fit(some)); });
+  if (!entry.refused.empty()) price.reset();
+  return price;
+}
 
 }  // namespace plimsoll::calibrate

@@ -124,8 +124,9 @@ Result<Imported> import_google_benchmark(const std::string& path, const ImportOp
     }
     const Node* const time = entry->find("real_time");
     const double seconds = time && time->is_number() ? unit * time->as_double() : 0;
-    if (!std::isfinite(seconds) || seconds <= 0) {
-      warn(time ? *time : *entry, "import.time", fmt::format("{} has no time above zero; it is left out", name));
+    if (!is_possible_time(seconds)) {
+      warn(time ? *time : *entry, "import.time",
+           fmt::format("{} has no time from a nanosecond to a thousand seconds; it is left out", name));
       continue;
     }
     sample.time_s = sample.low_s = sample.high_s = seconds;

@@ -12,6 +12,7 @@
 #include "calibrate/import/import.hpp"
 #include "calibrate/import/trace_events.hpp"
 #include "calibrate/probe/probe.hpp"
+#include "planner/spec/limits.hpp"
 
 namespace plimsoll::calibrate {
 namespace {
@@ -33,8 +34,14 @@ std::string dtype_of(std::string_view type) {
   return std::string(type);
 }
 
+/// Products of two are whole numbers, too.
+bool are_possible(const std::vector<std::int64_t>& sizes) {
+  return std::all_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size > 0 && size <= limits::tokens; });
+}
+
 bool two_dimensional(const TraceEvent& e, std::size_t first) {
-  return e.dims.size() > first + 1 && e.dims[first].size() == 2 && e.dims[first + 1].size() == 2;
+  return e.dims.size() > first + 1 && e.dims[first].size() == 2 && e.dims[first + 1].size() == 2 &&
+         are_possible(e.dims[first]) && are_possible(e.dims[first + 1]);
 }
 
 /// mm, addmm: [m,k] x [k,n].  Which side lies transposed in memory tells the pass.
@@ -53,6 +60,7 @@ std::optional<Point> product_of(const TraceEvent& e) {
 
 std::optional<Point> grouped_of(const TraceEvent& e) {
   if (e.dims.size() < 2 || e.dims[0].size() != 2 || e.dims[1].size() != 3) return {};
+  if (!are_possible(e.dims[0]) || !are_possible(e.dims[1])) return {};
   const std::string dtype = e.types.empty() ? "" : dtype_of(e.types[0]);
   return Point{"gemm_grouped",
                {{"layout", "forward"}, {"dtype", dtype}},
@@ -65,6 +73,7 @@ std::optional<Point> attention_of(const TraceEvent& e) {
   const bool backward = e.name.find("backward") != std::string::npos;
   const std::size_t q = backward ? 1 : 0;
   if (e.dims.size() < q + 2 || e.dims[q].size() != 4 || e.dims[q + 1].size() != 4) return {};
+  if (!are_possible(e.dims[q]) || !are_possible(e.dims[q + 1])) return {};
   const bool cudnn = e.name.find("cudnn") != std::string::npos;
   const bool flash = e.name.find("flash") != std::string::npos;
   const bool inner = !cudnn && !e.name.starts_with("aten::_scaled_dot_product_");
@@ -165,6 +174,8 @@ class Collector {
       operators_[e.external_id] = {std::move(*point)};
     } else if (e.name == "aten::mm" || e.name == "aten::addmm" || e.name == "aten::_grouped_mm") {
       leave("products whose shapes are missing or not of the known form");
+    } else if (is_attention(e.name)) {
+      leave("attention whose shapes are missing or not of the known form");
     } else if (e.name == "aten::bmm") {
       leave("batched products");
     }
@@ -173,8 +184,10 @@ class Collector {
   void take_collective(const TraceEvent& e) {
     const std::string op = collective_name(e.collective);
     const std::string dtype = dtype_of(e.collective_type);
-    const std::int64_t bytes = std::max(e.in_elements, e.out_elements) * bytes_of_type(dtype);
-    if (op.empty() || bytes <= 0 || e.group_size < 2) return leave("collectives that do not say what they are");
+    const std::int64_t elements = std::max(e.in_elements, e.out_elements);
+    const std::int64_t bytes = elements > limits::parameters ? 0 : elements * bytes_of_type(dtype);
+    if (op.empty() || bytes <= 0 || e.group_size < 2 || e.group_size > limits::world)
+      return leave("collectives that do not say what they are");
     const Point point{
         "collective",
         {{"op", op}, {"dtype", dtype}, {"group", "trace"}, {"tier", options_.tier.empty() ? "nvlink" : options_.tier}},
@@ -240,7 +253,7 @@ class Collector {
     sample.high_s = std::max(sample.high_s, sample.time_s);
     sample.repetitions = static_cast<int>(times.size());
     if (point.kind == "collective") sample.note = "10th percentile: a collective's kernel waits for its peers";
-    if (sample.time_s <= 0) return leave("events with no usable time");
+    if (!is_possible_time(sample.time_s)) return leave("events with no usable time");
     sample.source = path_;
     result_.samples.push_back(std::move(sample));
   }

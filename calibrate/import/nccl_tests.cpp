@@ -13,6 +13,7 @@
 #include "calibrate/import/import.hpp"
 #include "calibrate/probe/probe.hpp"
 #include "calibrate/samples/text_lines.hpp"
+#include "planner/spec/limits.hpp"
 
 namespace plimsoll::calibrate {
 namespace {
@@ -62,8 +63,7 @@ std::string op_in(std::string_view text) {
 }
 
 struct Figures {
-  double time_us = 0, algbw = 0, busbw = 0;
-  std::int64_t wrong = 0;
+  double time_us = 0, algbw = 0, busbw = 0, wrong = 0;
 };
 struct Row {
   std::int64_t size = 0;
@@ -96,7 +96,7 @@ std::optional<Row> row_of(std::string_view line) {
       const auto busbw = number<double>(words[at + 2]);
       if (!time || !algbw || !busbw) break;
       Figures f{*time, *algbw, *busbw, 0};
-      if (at + 3 < words.size()) f.wrong = static_cast<std::int64_t>(number<double>(words[at + 3]).value_or(0));
+      if (at + 3 < words.size()) f.wrong = number<double>(words[at + 3]).value_or(0);
       row.figures.push_back(f);
       at += 4;
     }
@@ -167,7 +167,7 @@ class Reader {
     for (std::size_t i = 0; i + 1 < words.size(); ++i) {
       if (words[i] != "Rank") continue;
       const auto rank = number<int>(words[i + 1]);
-      if (!rank) continue;
+      if (!rank || *rank < 0 || *rank >= limits::world) continue;
       if (*rank == 0) new_run();
       ranks_ = std::max(ranks_, *rank + 1);
       for (std::size_t j = i; j + 1 < words.size(); ++j) {
@@ -201,8 +201,9 @@ class Reader {
   }
 
   void take(const Row& row, const Figures& f, bool in_place) {
-    if (!(f.time_us > 0) || !std::isfinite(f.time_us))
-      return warn("time", fmt::format("time {} is not above zero; it is left out", f.time_us));
+    if (!is_possible_time(1e-6 * f.time_us))
+      return warn("time",
+                  fmt::format("{} us is no time from a nanosecond to a thousand seconds; it is left out", f.time_us));
     if (f.wrong != 0) return warn("wrong", fmt::format("{} values were wrong here; the time is left out", f.wrong));
     // Bandwidths are printed with two decimals.
     const double algbw = 1e-3 * static_cast<double>(row.size) / f.time_us;

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_set>
 
 #include "calibrate/samples/text_lines.hpp"
+#include "planner/spec/limits.hpp"
 
 namespace plimsoll::calibrate {
 namespace {
@@ -37,6 +39,13 @@ double number(const Json& json, const char* key, double otherwise) {
   return found != json.end() && found->is_number() ? found->get<double>() : otherwise;
 }
 
+/// A count of whole things, cut to what the type holds.
+template <class Integer>
+Integer count(const Json& json, const char* key, double otherwise) {
+  constexpr auto most = static_cast<double>(sizeof(Integer) > 4 ? limits::bytes : std::numeric_limits<int>::max());
+  return static_cast<Integer>(std::clamp(number(json, key, otherwise), 0.0, most));
+}
+
 Header header_of(const Json& json) {
   Header h;
   h.device = text(json, "device");
@@ -45,9 +54,9 @@ Header header_of(const Json& json) {
   h.backend = text(json, "backend");
   h.date = text(json, "date");
   h.versions = text(json, "versions");
-  h.multiprocessors = static_cast<int>(number(json, "multiprocessors", 0));
-  h.cache_bytes = static_cast<std::int64_t>(std::clamp(number(json, "cache_bytes", 0), 0.0, 1e12));
-  h.world = static_cast<int>(number(json, "world", 1));
+  h.multiprocessors = count<int>(json, "multiprocessors", 0);
+  h.cache_bytes = count<std::int64_t>(json, "cache_bytes", 0);
+  h.world = count<int>(json, "world", 1);
   return h;
 }
 
@@ -122,8 +131,8 @@ class LineReader {
     }
     if (const auto sizes = json.find("sizes"); sizes != json.end() && sizes->is_object()) {
       for (const auto& [key, value] : sizes->items()) {
-        if (!value.is_number_integer() || value.get<std::int64_t>() < 0) {
-          warn("size", fmt::format("the size {} is no whole number >= 0; this sample is left out", key), {});
+        if (!value.is_number_integer() || value.get<std::int64_t>() < 0 || value.get<std::int64_t>() > limits::bytes) {
+          warn("size", fmt::format("the size {} is no whole number from 0 to 2^60; this sample is left out", key), {});
           return {};
         }
         s.point.sizes[key] = value.get<std::int64_t>();
@@ -136,8 +145,8 @@ class LineReader {
     s.time_s = number(json, "time_s", std::nan(""));
     if (s.point.kind == "fixed_bytes") {
       s.time_s = 0;
-    } else if (!std::isfinite(s.time_s) || s.time_s <= 0) {
-      warn("time", "time_s is no number above zero; this sample is left out", {});
+    } else if (!is_possible_time(s.time_s)) {
+      warn("time", "time_s is no time from a nanosecond to a thousand seconds; this sample is left out", {});
       return {};
     }
     s.low_s = number(json, "low_s", s.time_s);
@@ -147,7 +156,7 @@ class LineReader {
       warn("interval", "time_s lies outside [low_s, high_s]; the interval is dropped", {});
       s.low_s = s.high_s = s.time_s;
     }
-    s.repetitions = static_cast<int>(number(json, "repetitions", 1));
+    s.repetitions = count<int>(json, "repetitions", 1);
     s.note = text(json, "note");
     s.source = text(json, "source");
     return s;
@@ -162,6 +171,8 @@ class LineReader {
 };
 
 }  // namespace
+
+bool is_possible_time(double seconds) { return seconds >= 1e-9 && seconds <= 1e3; }
 
 // A point has a few of each: looking through them is faster than making a string to look up.
 std::string Point::label(std::string_view name) const {

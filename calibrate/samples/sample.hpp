@@ -37,6 +37,9 @@ struct Point {
 /// "gemm/dtype=bf16/layout=forward/k=4096/m=8192/n=4096": the same for the same point, everywhere.
 std::string key_of(const Point& point);
 
+/// From a nanosecond to a thousand seconds: what else is no kernel, copy, collective or cost of the host, but another unit.
+bool is_possible_time(double seconds);
+
 struct Sample {
   Point point;
   double time_s = 0;             ///< median of the repetitions
@@ -72,7 +75,7 @@ struct SampleFile {
   std::size_t whole_bytes = 0;  ///< up to and including the last complete line
 };
 
-/// Reads a samples file (also gzip).  Lines that are cut off, no samples, or hold NaN, zero or negative times are diagnosed by
+/// Reads a samples file (also gzip).  Lines that are cut off, no samples, or hold no possible time are diagnosed by
 /// line (samples.line, .time, .interval, .kind) and left out; so are all samples after a header of another machine
 /// (samples.machine) and repeated points (samples.repeated; the first counts).  Error: samples.header.
 /// @throws MachineError if the file is missing or unreadable

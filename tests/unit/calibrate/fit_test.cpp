@@ -242,6 +242,29 @@ TEST(Fit, WhatNothingIsFittedToIsToldWithItsLine) {
   EXPECT_THAT(codes(twice.diagnostics()), testing::ElementsAre("fit.unused:0", "fit.unused:0"));
 }
 
+// Each of these was written into a calibration once that could not be read again.
+TEST(Fit, WhatNoCalibrationMayHoldIsRefusedAndTheRestFitted) {
+  std::vector<Sample> samples = {timed({"host", {{"op", "sync"}}, {}}, 1e-6),
+                                 timed({"fixed_bytes", {{"what", "context"}}, {}}, 0)};
+  samples.back().figures["bytes"] = 1e300;
+  samples.back().line = 3;
+  for (int i = 1; i <= 20; ++i) {
+    samples.push_back(copied("pinned", i, 1e-5 * i));  // 100 KB/s
+    for (const std::int64_t ranks : {1, 1 << 30})
+      samples.push_back(timed({"collective", {{"op", "all_gather"}}, {{"bytes", i}, {"ranks", ranks}}}, 1e-6 * i));
+    samples.push_back(
+        timed({"collective", {{"op", "all_gather"}, {"tier", "moon"}}, {{"bytes", i}, {"ranks", 2}}}, 1e-6 * i));
+  }
+  const auto result = fit_calibration({file_of(samples)}, base(), "test");
+  ASSERT_TRUE(result);
+  EXPECT_THAT(codes(result.diagnostics()), testing::ElementsAre("fit.refused:0", "fit.refused:0", "fit.refused:0",
+                                                                "fit.refused:0", "fit.left_out:3"));
+  const auto document =
+      parse_document(std::make_shared<SourceFile>(SourceFile{"c.json", calibration_text(result->calibration)}));
+  ASSERT_TRUE(document);
+  EXPECT_TRUE(read_calibration(*document, "again"));
+}
+
 TEST(Fit, TooFewPointsAreRefusedAndTheBaseStays) {
   Calibration with = base();
   with.kernels["silu"].bytes_per_s = 3e12;
@@ -378,14 +401,16 @@ TEST(Fit, PairsThatAreNotKnownAreToldAndLeftOut) {
   SampleFile file =
       file_of({pair("gemm_8_8_8", "all_gather", true, 1.2, 1.1), pair("grouped_gemm_1", "all_gather", true, 1.9, 1.1),
                pair("grouped_gemm_2", "all_gather", true, 800, 1.1), pair("gemm_8_8_8", "all_moon", true, 1.2, 1.1),
-               pair("banana", "all_gather", true, 1.2, 1.1), pair("copy", "all_gather", false, 1, 1)});
+               pair("banana", "all_gather", true, 1.2, 1.1), pair("copy", "all_gather", false, 1, 1),
+               pair("gemm_8_8_9", "all_gather", true, 1.2, 1.1)});
   file.samples[1].low_s *= 0.93;  // an interval of 14 %
   file.samples[1].high_s *= 1.07;
+  file.samples[6].figures["alone_first_s"] = 0;  // a plot of it never ended
   for (std::size_t i = 0; i < file.samples.size(); ++i) file.samples[i].line = static_cast<int>(i) + 2;
   const auto result = fit_calibration({file}, base(), "test");
   ASSERT_TRUE(result);
-  EXPECT_THAT(codes(result.diagnostics()),
-              testing::ElementsAre("fit.left_out:3", "fit.left_out:4", "fit.left_out:5", "fit.left_out:6"));
+  EXPECT_THAT(codes(result.diagnostics()), testing::ElementsAre("fit.left_out:3", "fit.left_out:4", "fit.left_out:5",
+                                                                "fit.left_out:6", "fit.left_out:8"));
   EXPECT_EQ(result->calibration.interference.collective_beside.size(), 1U);
 }
 

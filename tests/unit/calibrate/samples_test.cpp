@@ -62,13 +62,16 @@ TEST(Samples, EachDamagedLineIsNamedAndTheRestUsed) {
                            "\n" +
                            R"({"sizes":{"bytes":3},"time_s":1})"
                            "\n" +
-                           line_of(sample_of(1)) + line_of(sample_of(4)) + R"({"kind":"copy","sizes":{"by)";
+                           line_of(sample_of(1)) + line_of(sample_of(4)) + line_of(sample_of(5, 1e300)) +
+                           R"({"kind":"copy","sizes":{"bytes":9000000000000000000},"time_s":1})"
+                           "\n" +
+                           R"({"kind":"copy","sizes":{"by)";
   const auto read = read_samples(folder.write("a.jsonl", text));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->samples.size(), 2U);
-  EXPECT_THAT(codes(read.diagnostics()),
-              testing::ElementsAre("samples.line:3", "samples.time:4", "samples.line:5", "samples.size:6",
-                                   "samples.kind:7", "samples.repeated:8", "samples.line:10"));
+  EXPECT_THAT(codes(read.diagnostics()), testing::ElementsAre("samples.line:3", "samples.time:4", "samples.line:5",
+                                                              "samples.size:6", "samples.kind:7", "samples.repeated:8",
+                                                              "samples.time:10", "samples.size:11", "samples.line:12"));
 }
 
 TEST(Samples, OfAnotherMachineAreLeftOut) {
