@@ -2,7 +2,7 @@
 //
 // The main round looks for the fastest plan.  Where it finds none that fits, a second one accepts tight plans.  What is left of
 // the budget goes to plans to compare it with, and to the front: the fastest plan with half the GPUs, a quarter, ..., and
-// with three quarters, half and a quarter of the best plan's device memory.
+// with three quarters, half and a quarter of the best plan's device memory.  What that leaves goes on with the main round.
 //
 // Where short models tell nothing, short rounds come first: among the plans whose states and activations leave half of the
 // memory, or three quarters, for a first plan that fits, since the fastest bounds are those of plans that hardly do; then
@@ -234,17 +234,18 @@ SearchResult search_plans(const Space& space, const Evaluator& evaluate, const S
       result.nearest_proven = false;
     }
   }
-  result.proven = round.proven;
   if (round.best) {
+    context.deadline = after(options.budget_s);
+    judge_runners_up(context);
+    if (options.want_front) look_for_front(context, limit, *round.best);
+    if (!round.proven && !context.is_over(context.deadline)) round = Round(context, limit).run();
+    result.best = found_of(space, *round.best, *memo.find(*round.best));
     if (!round.proven) {
       result.gap = std::max(0.0, 1 - round.least_bound / round.best_seconds_per_token);
       result.expected_gap = std::max(0.0, 1 - round.least_expected / round.best_seconds_per_token);
     }
-    context.deadline = after(options.budget_s);
-    judge_runners_up(context);
-    if (options.want_front) look_for_front(context, limit, *round.best);
-    result.best = found_of(space, *round.best, *memo.find(*round.best));
   }
+  result.proven = round.proven;
   for (const auto& [reason, count] : round.excluded) result.excluded.push_back({reason, count});
   std::stable_sort(result.excluded.begin(), result.excluded.end(),
                    [](const Exclusion& a, const Exclusion& b) { return a.count > b.count; });

@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "planner/search/nearest.hpp"
 #include "planner/spec/write_plan.hpp"
@@ -149,6 +151,24 @@ TEST(Search, admits_that_its_time_was_up) {
   options.budget_s = 0;
   const SearchResult result = search_plans(Space(scenario, 64), CountingEvaluator{nullptr}, options);
   EXPECT_FALSE(result.proven);
+  EXPECT_EQ(accounted_for(result), result.considered);
+}
+
+// Nothing takes much less memory than the best plan, so that the front is found at once.
+TEST(Search, uses_all_of_its_time_unless_its_answer_is_proven) {
+  const Scenario scenario = small_scenario(small_model(2048, 2), small_cluster(4, 80),
+                                           {"sequence=128", "world_size=4", "micro_batch=1", "zero.stage=0"});
+  SearchOptions options = options_for(scenario, false);
+  options.budget_s = 0.2;
+  options.threads = 1;
+  options.runners_up = 0;
+  options.want_front = true;
+  const Evaluator slow = [](const Scenario& asked, double worth_s) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return CountingEvaluator{nullptr}(asked, worth_s);
+  };
+  const SearchResult result = search_plans(Space(scenario, 0), slow, options);
+  EXPECT_TRUE(result.proven || result.seconds >= options.budget_s) << result.seconds;
   EXPECT_EQ(accounted_for(result), result.considered);
 }
 
