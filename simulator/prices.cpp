@@ -232,10 +232,13 @@ CollectiveCost Prices::collective(const Collective& collective, int rank) const 
 
 SimTime Prices::copy(const HostCopy& copy) const {
   const double bytes = as_double(copy.size.count);
+  // In a step the ranks of a node copy at the same time: where that was measured, it counts.
+  const CopyPrice* found = nullptr;
   for (const CopyPrice& price : calibration_.copy_prices) {
-    if (price.to_device == copy.to_device && price.pinned == copy.pinned && !price.all_ranks)
-      return to_sim(copy_seconds(price, bytes));
+    if (price.to_device != copy.to_device || price.pinned != copy.pinned) continue;
+    if (price.all_ranks ? cluster_.devices_per_node > 1 : found == nullptr) found = &price;
   }
+  if (found) return to_sim(copy_seconds(*found, bytes));
   return to_sim(calibration_.copy_fixed_s + bytes / calibration_.copy_bytes_per_s);
 }
 

@@ -48,7 +48,7 @@ struct LedgerContext {
   double allocated_margin = 0, allocated_margin_below = 0;  ///< likewise, of allocated
   /// What the plan does not fix, and is replayed in its alternatives: what earlier use left in the pool (plain PyTorch and
   /// FSDP2: two workspaces or not, a hole of 0, 20 or 60 MiB; the largest is nearest to what was measured), or how late
-  /// gathered weights come back (ZeRO-3: 0, 1 or 3 gathers).
+  /// gathered weights come back (ZeRO-3: 0 to 24 gathers later).
   enum class Unknown : std::uint8_t { nothing, past, lateness } unknown = Unknown::nothing;
   bool in_arena = false;  ///< the engine lays out all buffers in one block beforehand (planner/account/arena.hpp)
   bool bistable = true;   ///< false: the first alternative alone, for searches that compare many plans

@@ -118,6 +118,13 @@ void Trace::collective(const Collective& collective, std::initializer_list<const
   record(action, lane, reads, writes, role);
 }
 
+void Trace::host_copy(const Tensor& from, const Tensor& to, Bytes size, const char* role, bool blocking) {
+  const bool to_device = on_host(from);
+  const bool pinned = program_.buffers[(to_device ? from : to).buffer()].pinned;
+  record(HostCopy{to_device, pinned, size}, lane, {&from}, {&to}, role);
+  if (blocking || !pinned) record(HostSync{lane}, Lane::host, {}, {}, role);
+}
+
 OpId Trace::record(const Action& action, Lane on, std::initializer_list<const Tensor*> reads,
                    std::initializer_list<const Tensor*> writes, const char* role) {
   return append(action, on, Tensors(reads.begin(), reads.size()), Tensors(writes.begin(), writes.size()), role);

@@ -138,6 +138,10 @@ class Trace {
   /// Any other action (host work, syncs, copies) with the buffers it touches.
   OpId record(const Action& action, Lane on, std::initializer_list<const Tensor*> reads,
               std::initializer_list<const Tensor*> writes, const char* role);
+  /// A copy of `size` bytes between host and device on the current lane; which of the two is where, and whether the host's side
+  /// is pinned, the buffers say.  One from or to pageable memory goes through the driver's staging buffer: the host waits for
+  /// it, as it does for a pinned one if `blocking`.
+  void host_copy(const Tensor& from, const Tensor& to, Bytes size, const char* role, bool blocking = false);
   void host_work(HostWorkKind kind, std::int64_t count, const char* role) {
     record(HostWork{kind, count, Bytes(0)}, Lane::host, {}, {}, role);
   }

@@ -38,8 +38,7 @@ class DdpJob final : public TorchJob {
       if (parameter.adapter || parameter.quantized || (!host && parameter.dtype == DType::fp32)) continue;
       Tensor moved = trace_.empty(parameter.shape, parameter.dtype, parameter.name);
       if (host) {
-        trace_.record(HostCopy{true, false, moved.bytes()}, Lane::compute, {&parameter.data}, {&moved},
-                      "move to the GPU");
+        trace_.host_copy(parameter.data, moved, moved.bytes(), "move to the GPU");
       } else {
         ops::launch(trace_, KernelKind::vectorized, {&parameter.data}, moved, "cast parameter");
       }

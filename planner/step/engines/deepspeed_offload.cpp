@@ -5,8 +5,8 @@
 //          (never pinned, from the first step on); one scratch of 2 Lambda for all
 //   last backward     a reduced gradient's slice is cast to fp32 and copied into the host's gradient
 //                     (with fp32 accumulation every backward adds it to sums on the GPU, 4 a, from which the last one copies)
-//   earlier backward  the whole 16-bit gradient goes to a buffer of its own on the host; the next micro-batch brings it back
-//                     through the GPU's scratch and adds
+//   earlier backward  (stage 2) the whole 16-bit gradient goes to a buffer of its own on the host; the next micro-batch brings
+//                     it back through the GPU's scratch and adds; stage 1 reduces once, and keeps its sums on the GPU till then
 //   step   the host's AdamW, a cast into the staging buffer, one copy to the GPU
 // Source: DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py; measured host and GPU memory by phase.
 #include <algorithm>
@@ -41,7 +41,7 @@ class OffloadedJob final : public BucketedJob {
   void accumulate(const Parameter& parameter, const Tensor& gradient);
   void compute_norms();
   void step_on_host(std::size_t group);
-  void copy(const Tensor& from, const Tensor& to, Bytes size, bool to_device, const char* role);
+  void copy(const Tensor& from, const Tensor& to, Bytes size, const char* role);
 
   std::vector<OnHost> host_;  // by group
   Tensor host_scratch_, scratch_;
@@ -57,8 +57,10 @@ Tensor OffloadedJob::pinned(Tensor pageable, const char* name) {
   return copy;
 }
 
-void OffloadedJob::copy(const Tensor& from, const Tensor& to, Bytes size, bool to_device, const char* role) {
-  trace_.record(HostCopy{to_device, plan().offload.pin_optimizer, size}, Lane::compute, {&from}, {&to}, role);
+// On the stream of the layers, also where reductions have one of their own.
+void OffloadedJob::copy(const Tensor& from, const Tensor& to, Bytes size, const char* role) {
+  Scoped lane(trace_.lane, Lane::compute);
+  trace_.host_copy(from, to, size, role);
 }
 
 // The order is the constructor's: masters and staging group by group, the scratch, the gradients.
@@ -81,7 +83,7 @@ void OffloadedJob::initialize_optimizer() {
       trace_.compute(Kernel::pointwise(KernelKind::flat_copy, narrow, group.partition(), clone.bytes() * 2),
                      {&states_[i].flat}, {&clone}, "clone partition");
       const Tensor moved = trace_.host_empty(partition, narrow, "partition on the host", Category::temporaries, false);
-      trace_.record(HostCopy{false, false, moved.bytes()}, Lane::compute, {&clone}, {&moved}, "partition to the host");
+      copy(clone, moved, moved.bytes(), "partition to the host");
       master = trace_.host_empty(partition, master_dtype(), "master weights", Category::master_weights, false);
     }
     Scoped category(trace_.category, Category::master_weights);
@@ -111,7 +113,7 @@ void OffloadedJob::initialize_optimizer() {
 // A parameter's reduced gradient: to the host as it is, or at the end of a step its slice in fp32.
 void OffloadedJob::keep(std::size_t group, std::size_t index, const Tensor& gradient) {
   const OptimizerGroup& of = groups_[group];
-  if (plan().gradient_accumulation > 1 && !accumulates_fp32()) accumulate(*of.parameters[index], gradient);
+  if (stage2() && plan().gradient_accumulation > 1 && !accumulates_fp32()) accumulate(*of.parameters[index], gradient);
   if (!boundary()) return;
   Scoped category(trace_.category, Category::temporaries);
   const Tensor slice =
@@ -124,7 +126,7 @@ void OffloadedJob::keep(std::size_t group, std::size_t index, const Tensor& grad
     wide = trace_.empty(slice.shape, master_dtype(), "gradient in fp32");
     ops::launch(trace_, KernelKind::upcast, {&slice}, wide, "gradient in fp32");
   }
-  copy(wide, host_[group].gradient, wide.bytes(), false, "gradient to the host");
+  copy(wide, host_[group].gradient, wide.bytes(), "gradient to the host");
 }
 
 void OffloadedJob::accumulate(const Parameter& parameter, const Tensor& gradient) {
@@ -136,11 +138,11 @@ void OffloadedJob::accumulate(const Parameter& parameter, const Tensor& gradient
   }
   const Bytes size = gradient.bytes();
   if (!first_micro_batch()) {
-    copy(sum, scratch_, size, true, "accumulated gradient");
+    copy(sum, scratch_, size, "accumulated gradient");
     trace_.compute(Kernel::pointwise(KernelKind::vectorized, gradient.dtype, gradient.numel(), size * 3),
                    {&gradient, &scratch_}, {&gradient}, "accumulate gradient");
   }
-  if (!boundary()) copy(gradient, sum, size, false, "accumulated gradient to the host");
+  if (!boundary()) copy(gradient, sum, size, "accumulated gradient to the host");
 }
 
 // Python adds up the norms that backward left on the GPU, one by one.
@@ -181,7 +183,7 @@ void OffloadedJob::optimizer_step() {
   compute_norms();
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     step_on_host(i);
-    copy(host_[i].staging, states_[i].flat, host_[i].staging.bytes(), true, "updated parameters");
+    copy(host_[i].staging, states_[i].flat, host_[i].staging.bytes(), "updated parameters");
     if (accumulates_fp32()) sums_of(i) = {};
   }
   gather_updated();

@@ -155,8 +155,7 @@ void ReplicatedJob::replace_by_autoep() {
 void ReplicatedJob::place_on_device() {
   for (Parameter& parameter : model_->parameters_in_order) {
     Tensor placed = trace_.empty(parameter.shape, parameter.dtype, parameter.name, Category::parameters);
-    trace_.record(HostCopy{true, false, placed.bytes()}, Lane::compute, {&parameter.data}, {&placed},
-                  "move parameter to the device");
+    trace_.host_copy(parameter.data, placed, placed.bytes(), "move parameter to the device");
     parameter.data = std::move(placed);
   }
   for (Tensor& frequencies : rotary_) {

@@ -228,23 +228,22 @@ void Gradients::partition(const ShardedParameter& sharded, const Tensor& reduced
                  {&to.partition, &reduced}, {&to.partition}, "add to the gradient partition");
 }
 
-// The partition is in pinned memory: its part comes back to the device to be added to, measured and sent on in fp32.
+// The partition is in host memory: its part comes back to the device to be added to, measured and sent on in fp32.
 void Gradients::partition_on_host(const ShardedParameter& sharded, const Tensor& reduced) {
   const Target& to = target(sharded.parameter->index);
   const std::int64_t part = sharded.part;
-  const Lane lane = trace_.lane;
-  const auto copy = [&](bool to_device, const Tensor& from, const Tensor& into, const char* role) {
+  const auto copy = [&](const Tensor& from, const Tensor& into, const char* role, bool blocking = false) {
     // One of the two is the whole buffer, the other this parameter's part of it.
-    trace_.record(HostCopy{to_device, true, std::min(from.bytes(), into.bytes())}, lane, {&from}, {&into}, role);
+    trace_.host_copy(from, into, std::min(from.bytes(), into.bytes()), role, blocking);
   };
   Tensor on_device;
-  if (first_micro_batch_) copy(false, reduced, to.partition, "gradient to the host");
+  if (first_micro_batch_) copy(reduced, to.partition, "gradient to the host");
   on_device = trace_.empty(flat_shape(part), to.partition.dtype, "gradient partition on the device");
-  copy(true, to.partition, on_device, "gradient from the host");
+  copy(to.partition, on_device, "gradient from the host");
   if (!first_micro_batch_) {
     trace_.compute(pointwise(KernelKind::vectorized, on_device.dtype, part, on_device.bytes() * 3),
                    {&on_device, &reduced}, {&on_device}, "add to the gradient partition");
-    copy(false, on_device, to.partition, "gradient to the host");
+    copy(on_device, to.partition, "gradient to the host");
   }
   if (!boundary_) return;
   for (std::int64_t done = 0; done < part; done += norm_chunk) {
@@ -267,8 +266,7 @@ void Gradients::partition_on_host(const ShardedParameter& sharded, const Tensor&
                    "gradient for the update");
     return;
   }
-  copy(false, wide, to.kept_gradient, "gradient to the CPU optimizer");
-  trace_.record(HostSync{lane}, Lane::host, {}, {}, "gradient to the CPU optimizer");
+  copy(wide, to.kept_gradient, "gradient to the CPU optimizer", true);
 }
 
 void Gradients::finish() {

@@ -187,8 +187,8 @@ void Optimizer::move(const Tensor& from, const Tensor& to, std::int64_t elements
     trace_.record(HostWork{HostWorkKind::python, 1, bytes}, Lane::host, {&from}, {&to}, "copy on the host");
   } else if (to_host || from_host) {
     const Bytes moved = Elements(elements) * (size_of(from.dtype) < size_of(to.dtype) ? from.dtype : to.dtype);
-    trace_.record(HostCopy{from_host, false, moved}, Lane::compute, {&from}, {&to}, "copy between host and device");
-    trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "copy between host and device");
+    Scoped lane(trace_.lane, Lane::compute);
+    trace_.host_copy(from, to, moved, "copy between host and device", true);
   } else {
     const KernelKind kind = size_of(to.dtype) > size_of(from.dtype) ? KernelKind::upcast : KernelKind::vectorized;
     trace_.compute(pointwise(kind, to.dtype, elements, bytes), {&from}, {&to}, "cast parameters");

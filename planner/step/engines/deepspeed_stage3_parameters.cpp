@@ -104,8 +104,7 @@ void ShardedParameters::concatenate(const std::vector<Tensor>& shards, const Ten
 Tensor ShardedParameters::shard_on_device(const ShardedParameter& parameter) {
   if (!parameter.on_host) return parameter.shard;
   Tensor copy = trace_.empty(flat_shape(parameter.part), parameter.parameter->dtype, "shard copied to the device");
-  trace_.record(HostCopy{true, true, copy.bytes()}, trace_.lane, {&parameter.shard}, {&copy}, "shard to the device");
-  trace_.record(HostSync{trace_.lane}, Lane::host, {}, {}, "shard to the device");
+  trace_.host_copy(parameter.shard, copy, copy.bytes(), "shard to the device", true);
   return copy;
 }
 

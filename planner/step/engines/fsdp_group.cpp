@@ -136,7 +136,7 @@ std::vector<Tensor> FsdpGroup::shards_on_device() {
   Trace& trace = context_.trace;
   for (const FsdpParameter& p : parameters_) {
     Tensor copy = trace.empty(flat(p.padded), context_.shard_dtype, "shard on the device");
-    trace.record(HostCopy{true, context_.pinned, copy.bytes()}, trace.lane, {&p.shard}, {&copy}, "fsdp shard");
+    trace.host_copy(p.shard, copy, copy.bytes(), "fsdp shard");
     if (casts()) {
       Tensor cast = trace.empty(flat(p.padded), dtype(), "gather input");
       ops::launch(trace, KernelKind::vectorized, {&copy}, cast, "fsdp copy-in cast");
@@ -308,12 +308,11 @@ void FsdpGroup::keep_on_host(const std::vector<FsdpParameter*>& owners, const Te
     const bool pinned = context_.pinned && !add;
     const Shape shape = flat(std::max<std::int64_t>(1, p->local));
     Tensor gradient = trace.host_empty(shape, context_.shard_dtype, "sharded gradient", Category::gradients, pinned);
-    trace.record(HostCopy{false, pinned, gradient.bytes()}, trace.lane, {&reduced}, {&gradient}, "fsdp gradient");
+    trace.host_copy(reduced, gradient, gradient.bytes(), "fsdp gradient");
     if (!add) {
       p->gradient = std::move(gradient);
       continue;
     }
-    trace.record(HostSync{trace.lane}, Lane::host, {}, {}, "fsdp gradient");
     trace.record(HostWork{HostWorkKind::python, 1, gradient.bytes() * 3}, Lane::host, {&p->gradient, &gradient},
                  {&p->gradient}, "fsdp accumulate gradient");
   }

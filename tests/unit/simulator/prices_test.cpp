@@ -102,6 +102,18 @@ TEST_F(PricesTest, ProductsOfABatchPassTheMemoryOnce) {
 }
 
 // What names a calibration may price is read off the published figures: they must hold every kind that a step program has.
+TEST_F(PricesTest, RanksOfANodeCopyAtTheSameTime) {
+  calibration_.copy_fixed_s = 0;
+  calibration_.copy_bytes_per_s = 50e9;
+  const HostCopy pinned{true, true, Bytes(100'000'000)}, pageable{true, false, Bytes(100'000'000)};
+  calibration_.copy_prices = {{true, false, true, 0, 5e9, {}, {}}, {true, false, false, 0, 10e9, {}, {}}};
+  const auto copy = [&](const HostCopy& what) { return Prices(calibration_, cluster_, program_, 1).copy(what); };
+  EXPECT_EQ(copy(pinned), 2'000 * us) << "no price of its own";
+  EXPECT_EQ(copy(pageable), 10'000 * us) << "alone in its node";
+  cluster_ = *load_cluster("2xh200");
+  EXPECT_EQ(copy(pageable), 20'000 * us);
+}
+
 TEST_F(PricesTest, EveryKernelAndEveryHostWorkHasANameThatCalibrationsKnow) {
   std::string factors, work;
   for (int i = 0; i < kernel_kind_count; ++i)

@@ -110,6 +110,30 @@ TEST(DeepSpeedOffload, AccumulatesWholeGradientsOnTheHost) {
   EXPECT_EQ(copied(program, phase(program, "steady_backward"), true), whole);
 }
 
+// Measured: a step of stage 1 with two micro-batches copies the updated parameters to the device, and no gradient.
+TEST(DeepSpeedOffload, ReducesOnceAtStageOneAndAccumulatesNothingOnTheHost) {
+  const RankProgram program = offloaded({"zero.stage=1", "gradient_accumulation=3"});
+  EXPECT_EQ(live(program, phase(program, "first_step_accumulation")).at_end.pinned, 10 * a + 2 * largest);
+  EXPECT_EQ(copied(program, steady(program), true), 2 * a);
+}
+
+// The driver stages what is not pinned, and returns when it has: measured, 39 and 69 ms of the host for 0.5 GB out and in.
+TEST(DeepSpeedOffload, MakesTheHostWaitForPageableCopies) {
+  for (const bool pinned : {true, false}) {
+    const RankProgram program = offloaded({pinned ? "offload.pin_memory=true" : "offload.pin_memory=false"});
+    const auto [first, end] = phase(program, "steady_backward");
+    int copies = 0;
+    for (OpId id = first; id < end; ++id) {
+      const auto* copy = std::get_if<HostCopy>(&program.ops[id].action);
+      if (!copy) continue;
+      ++copies;
+      EXPECT_EQ(copy->pinned, pinned);
+      EXPECT_EQ(std::holds_alternative<HostSync>(program.ops[id + 1].action), !pinned);
+    }
+    EXPECT_GT(copies, 0);
+  }
+}
+
 TEST(DeepSpeedSave, CopiesOneStorageAtATime) {
   const RankProgram flat = build({"zero.stage=2"});
   EXPECT_EQ(live(flat, phase(flat, "save_16bit")).pageable_peak, 2 * psi) << "the flat buffer is one storage";
