@@ -41,7 +41,7 @@ constexpr Bound bounds[] = {
     {"allocated, end of a phase, saving", 0.005, 0.04},
     {"allocated, peak of a phase, saving", 0.002, 0.02},
     {"checkpoint files above 1 MB", 0.001, 0.001},
-    {"step time", 5.1, 25},
+    {"step time", 4.4, 19},
 };
 
 const Validation& validation() {
@@ -306,6 +306,57 @@ TEST(Accuracy, OfOtherShapesAndOptions) {
   EXPECT_LE(allocated / n, 0.0001);
   EXPECT_LE(reserved / of_reserved, 0.0038);
   EXPECT_GE(exact, 49);
+}
+
+/// A step that the device bounds: above 0.2 s, not of stage 3, AutoEP, a CPU optimizer or compiled layers.
+bool bound_by_the_device(const std::string& id, double seconds) {
+  if (seconds < 0.2) return false;
+  for (const char* other : {"z3-", "autoep", "-off", "compile"}) {
+    if (id.find(other) != std::string::npos) return false;
+  }
+  return true;
+}
+
+// Sixty-two cases drawn at random (sizes, knobs, options), predicted before they were measured.  Two machines; the host of the
+// second, which measured AutoEP, two rows of native experts and the compiled ones, took 1.4 times as long as the first's.
+TEST(Accuracy, OfCasesDrawnAtRandom) {
+  const Validation drawn = of_table("h200_drawn");
+  EXPECT_TRUE(drawn.unanswered.empty());
+  EXPECT_EQ(drawn.rows.size(), 1495U);
+  double sum = 0, bias = 0, reserved = 0;
+  int n = 0, of_reserved = 0;
+  for (const Comparison& row : drawn.rows) {
+    if (row.figure == "step_time") {
+      EXPECT_LE(std::abs(row.error), 0.42) << row.id;
+      if (!bound_by_the_device(row.id, row.measured) || row.id.find("nodrop") != std::string::npos ||
+          row.id.find("ep1-k2-ckpt") != std::string::npos)
+        continue;
+      EXPECT_LE(std::abs(row.error), 0.05) << row.id;
+      sum += std::abs(row.error);
+      bias += row.error;
+      ++n;
+    } else if (row.figure == "allocated_peak") {
+      // A loop that keeps its last loss keeps the embedding's output and its gradient, if adapters are recomputed.
+      EXPECT_LE(std::abs(row.error), row.id == "lora-amp-ckpt" ? 0.03 : 0.0012) << row.id;
+    } else if (row.figure == "reserved_peak") {
+      // ZeRO-3: when weights come back hangs on how far the host is ahead.  Compiled: the compiler's timing buffers.
+      EXPECT_LE(std::abs(row.error), row.id.find("z3-") != std::string::npos       ? 0.047
+                                     : row.id.find("compile") != std::string::npos ? 0.006
+                                                                                   : 0.0002)
+          << row.id;
+      EXPECT_TRUE(std::abs(row.error) < 0.006 || row.within().value_or(false)) << row.id;
+      reserved += std::abs(row.error);
+      ++of_reserved;
+    } else if (row.figure == "device_peak") {
+      EXPECT_LE(std::abs(row.predicted - row.measured), std::max(8e6, 0.047 * row.measured)) << row.id;
+    } else if (row.figure.find("allocated") != std::string::npos) {
+      EXPECT_LE(std::abs(row.error), 0.0014) << row.id << " " << row.figure;
+    }
+  }
+  EXPECT_EQ(n, 10);
+  EXPECT_LE(sum / n, 0.03);
+  EXPECT_LE(std::abs(bias / n), 0.015);
+  EXPECT_LE(reserved / of_reserved, 0.002);
 }
 
 TEST(Accuracy, GivenRoutingsLieWithinTheStatedIntervals) {
