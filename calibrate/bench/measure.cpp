@@ -49,6 +49,7 @@ class Loop {
       if (ranks_.rank() == 0 || !flag.starts_with("--benchmark_out")) arguments.push_back(flag);
     }
     std::vector<char*> pointers;
+    pointers.reserve(arguments.size());
     for (std::string& argument : arguments) pointers.push_back(argument.data());
     auto count = static_cast<int>(pointers.size());
     benchmark::Initialize(&count, pointers.data());

@@ -131,7 +131,11 @@ Result<Imported> import_google_benchmark(const std::string& path, const ImportOp
     }
     sample.time_s = sample.low_s = sample.high_s = seconds;
     for (const auto& [key, into] : {std::pair{"low_s", &sample.low_s}, std::pair{"high_s", &sample.high_s}}) {
-      if (const Node* found = entry->find(key); found && found->is_number()) *into = found->as_double();
+      const Node* const found = entry->find(key);
+      if (!found || !found->is_number()) continue;
+      // An end of the interval that is the median itself is so in another unit, but for rounding.
+      constexpr double rounding = 1e-12;
+      if (std::abs(found->as_double() / seconds - 1) > rounding) *into = found->as_double();
     }
     sample.source = path;
     result.samples.push_back(std::move(sample));

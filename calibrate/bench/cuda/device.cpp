@@ -128,6 +128,7 @@ double queued_seconds(const Stream& stream, double delay_us, const Launch& align
 
 std::vector<double> TimedQueue::run(int count) {
   std::vector<double> times;
+  times.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) times.push_back(queued_seconds(main_stream(), delay_us_, align_, launch_, calls_));
   return times;
 }

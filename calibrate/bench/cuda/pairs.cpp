@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "calibrate/bench/cuda/kernels.hpp"
@@ -45,7 +46,7 @@ Launch compute(const std::string& name) {
     const bool backward = name.starts_with("attention_backward");
     long long length = 4096;
     std::sscanf(name.c_str(), backward ? "attention_backward_%lld" : "attention_%lld", &length);
-    const std::int64_t batch = 64 * 4096 / length;
+    const std::int64_t batch = std::int64_t{64} * 4096 / length;
     return prepare_attention({"attention",
                               {{"direction", backward ? "backward" : "forward"}},
                               {{"batch", batch}, {"kv_batch", batch}, {"length", length}, {"head_dim", 128}}})
@@ -108,7 +109,7 @@ class Pair : public Work {
   }
 
  private:
-  static int calls(double one_s) { return std::clamp(static_cast<int>(alone_s / one_s + 0.5), 1, 200); }
+  static int calls(double one_s) { return std::clamp(static_cast<int>(std::lround(alone_s / one_s)), 1, 200); }
 
   std::pair<double, double> in_full_queues() {
     const int calls_first = calls(alone_first_), calls_second = calls(alone_second_);
@@ -247,8 +248,9 @@ std::unique_ptr<Work> prepare_pair(const Point& point, Nccl* nccl, Ranks& ranks)
       launch(main_stream().get());  // warm
       return ranks.maximum(queued_seconds(main_stream(), 300, align, launch, 2));
     };
-    const double lasts = kernels_beside * seconds(first), one = seconds(second);
-    while (bytes < most_resident_bytes && one * static_cast<double>(bytes / least_resident_bytes) < lasts) bytes *= 2;
+    const double needed_s = kernels_beside * seconds(first);
+    for (double second_s = seconds(second); bytes < most_resident_bytes && second_s < needed_s; second_s *= 2)
+      bytes *= 2;
     if (bytes > least_resident_bytes) second = prepared("second", "second");
   }
   return std::make_unique<Pair>(std::move(first), std::move(second), resident, nccl, ranks);

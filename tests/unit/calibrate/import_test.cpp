@@ -125,7 +125,7 @@ TEST(Kineto, ATraceCutShortIsUsedUpToThereAndSaid) {
 TEST(GoogleBenchmark, PointsWithTheirUnitsAndForeignOnesCounted) {
   const test::TemporaryFolder folder;
   const std::string path = folder.write("b.json", R"({"context":{"library_build_type":"release"},"benchmarks":[
-{"name":"copy/direction=host_to_device/memory=pinned/bytes=1048576/iterations:1/manual_time","run_type":"iteration","real_time":22.5,"time_unit":"us","low_s":2.2e-05,"high_s":2.3e-05},
+{"name":"copy/direction=host_to_device/memory=pinned/bytes=1048576/iterations:1/manual_time","run_type":"iteration","real_time":22.5,"time_unit":"us","low_s":2.25e-05,"high_s":2.3e-05},
 {"name":"BM_other","run_type":"iteration","real_time":5,"time_unit":"ns"},
 {"name":"copy/bytes=2","run_type":"iteration","real_time":0,"time_unit":"ns"},
 {"name":"copy/bytes=4","error_occurred":true,"error_message":"x","real_time":0,"time_unit":"ns"}]})");
@@ -134,6 +134,8 @@ TEST(GoogleBenchmark, PointsWithTheirUnitsAndForeignOnesCounted) {
   ASSERT_TRUE(imported);
   ASSERT_EQ(imported->samples.size(), 1U);
   EXPECT_NEAR(imported->samples.front().time_s, 22.5e-6, 1e-15);
+  // 22.5 * 1e-6 is less than 2.25e-05: it would lie outside its own interval.
+  EXPECT_EQ(imported->samples.front().low_s, imported->samples.front().time_s);
   EXPECT_EQ(imported->samples.front().point.size("bytes"), 1048576);
   EXPECT_EQ(imported->leftovers.at("benchmarks of other programs"), 1);
   EXPECT_EQ(imported->leftovers.at("points that failed or were skipped"), 1);
