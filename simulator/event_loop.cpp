@@ -331,7 +331,7 @@ void EventLoop::set_rates(ClassState& state) {
       continue;
     }
     double rate = state.resident > 0 ? 1 / prices_.interference(running[l]->kind, exchanging) : 1;
-    if (beside_copy && (l == compute || l == copy_in)) rate /= prices_.copy_in_interference();
+    if (beside_copy && (l == compute || l == copy_in)) rate /= Prices::copy_in_interference;
     set_rate(state, l, rate);
   }
 }

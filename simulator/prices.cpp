@@ -168,12 +168,7 @@ CollectiveCost Prices::by_copies(const Collective& collective, int members) cons
   const double full = as_double(collective.full_size.count), part = full / members;
   const double links = bandwidth_per_gpu(cluster_, Tier::nvlink).count * peer_copy_share_of_links;
   const bool whole = collective.kind == CollectiveKind::all_reduce;
-  double seconds = peer_copy_fixed_s + (members - 1) * (whole ? full : part) / links;
-  // A member's part of the sum is read twice and written once.
-  if (collective.kind == CollectiveKind::reduce_scatter)
-    seconds += kernel_seconds(Kernel::pointwise(KernelKind::vectorized, collective.dtype,
-                                                static_cast<std::int64_t>(part) / size_of(collective.dtype),
-                                                Bytes(static_cast<std::int64_t>(3 * part))));
+  const double seconds = peer_copy_fixed_s + (members - 1) * (whole ? full : part) / links;
   CollectiveCost cost;
   cost.time = to_sim(seconds);
   cost.demand[static_cast<std::size_t>(Tier::nvlink)] = 1;

@@ -146,7 +146,6 @@ struct InterferencePrices {
   std::map<std::string, double>
       collective_beside;            ///< a collective; beside kinds that are not in it: collective_factor
   double collective_factor = 1.08;  ///< by bench: the mean of kernels that stream memory
-  double copy_in_factor = 1.0;      ///< copies on a stream of their own and memory-bound kernels beside each other
   Provenance provenance;
 };
 

@@ -16,9 +16,9 @@ inline constexpr double share_of_links_without_curve = 0.85;
 
 /// Copies between peers: of the links' published bandwidth what one member's copies reach while all copy, and what the flags of
 /// one collective take, which come and go twice.  Measured on two H200, 2026-11-30: 390 of 450 GB/s, 12 us for the first byte of a
-/// copy, 5.5 us a turn of flags; other devices: assumed.
+/// copy, 5.5 us a turn of flags, two turns (202 MB a member: 541 us, predicted 542); other devices: assumed.
 inline constexpr double peer_copy_share_of_links = 0.867;
-inline constexpr double peer_copy_fixed_s = 21e-6;
+inline constexpr double peer_copy_fixed_s = 23e-6;
 
 /// C[m,n] = A[m,k] B[k,n]: t = launch + memset + max(min over tiles of waves (2 tm tn k / (rate e / SMs) + epilogue tm tn)
 /// + share B / traffic rate, B / memory rate), waves = ceil(tiles of the result / SMs), B = bytes of A, B and C.

@@ -277,7 +277,6 @@ class CalibrationReader {
   void interference(ObjectReader& r) {
     InterferencePrices& i = result_.interference;
     if (const auto value = r.number("collective", 1, 100)) i.collective_factor = *value;
-    if (const auto value = r.number("copy_in", 1, 100)) i.copy_in_factor = *value;
     const auto by_kernel = [&](const char* key, std::map<std::string, double>& into) {
       const Node* factors = r.object(key);
       if (!factors) return;

@@ -135,7 +135,7 @@ Json host_json(const HostPrices& h) {
 }
 
 Json interference_json(const InterferencePrices& i) {
-  Json json = {{"collective", rounded(i.collective_factor)}, {"copy_in", rounded(i.copy_in_factor)}};
+  Json json = {{"collective", rounded(i.collective_factor)}};
   const auto by_kernel = [&](const char* key, const std::map<std::string, double>& factors) {
     for (const auto& [name, factor] : factors) json[key][name] = rounded(factor);
   };
