@@ -17,7 +17,8 @@ namespace plimsoll {
 
 enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast };
 
-/// What moves the bytes: NCCL's kernels, on multiprocessors, or copy engines, which read the memory of peers.
+/// What moves the bytes: NCCL's kernels, on multiprocessors, or copy engines, which read the memory of peers and add nothing up:
+/// of a reduce-scatter of two they bring the other member's part as it is, and who reads it adds.
 enum class Carrier : std::uint8_t { kernels, copy_engines };
 
 /// Bytes one of n members sends (broadcast: each but the last of the chain), rounded down to whole bytes.  0 for n = 1.

@@ -40,7 +40,7 @@ enum class Routine : std::uint8_t {
   /// reads d, qkv (as it was before), wq, wk; writes d (in place), dwq, dwk (+)=; {N, A, K, d, S, first constant, add}
   head_norm_rotary_backward,
   attention,           ///< causal; reads qkv; writes out[N, A d], lse[N, A]; {b, S, A, K, d}
-  attention_backward,  ///< reads dout, qkv, lse, out; writes dqkv, workspace; {b, S, A, K, d}
+  attention_backward,  ///< reads dout, qkv, lse, out; writes dqkv; {b, S, A, K, d}
   /// y = silu(gate) * up (* weight of the row); rows beyond those counted are left alone.
   /// reads [gate | up][R, 2I], [weights[R]], [counts]; writes y[R, I]; {R, I, weighted, number of counts (0: all rows)}
   swiglu,
@@ -60,8 +60,9 @@ enum class Routine : std::uint8_t {
   /// reads rows, [counts]; writes rows; {R, width, El, sources, rows of a segment (0: counted), back}
   regroup,
   gather_rows,  ///< y[t] = sum_j rows[slot(t, j)].  reads rows, slots; writes y; {N, h, k, R}
-  accumulate,   ///< fp32 shard += part, or = part if first.  reads part, shard unless first; writes shard; {n, first}
-  square_sum,   ///< report[squared norm] += scale * sum x^2.  reads x; writes report; {n}; scalars {scale}
+  /// fp32 shard += parts, or = parts if first; if it counts, report[squared norm] += scale * sum shard^2.
+  /// reads one or two parts, shard unless first; writes shard, [report]; {n, first, parts, counts}; scalars {scale}
+  accumulate,
   /// Decoupled weight decay; clipped by the norm in the report; a norm that is not finite skips the update.
   /// reads gradient, master, first, second, report; writes master, first, second, weights, gradient if it is cleared
   /// {n, master is another buffer than the weights, the gradient is cleared}; scalars {clip (0: none)}

@@ -128,7 +128,6 @@ const char* name_of(Routine routine) {
     case Routine::regroup: return "regroup";
     case Routine::gather_rows: return "gather_rows";
     case Routine::accumulate: return "accumulate";
-    case Routine::square_sum: return "square_sum";
     case Routine::adamw: return "adamw";
   }
   return "";

@@ -99,7 +99,10 @@ std::byte* CudaBackend::allocate_arena(Bytes size) {
   void* memory = nullptr;
   check(cudaMalloc(&memory, static_cast<std::size_t>(size.count)), "allocating the arena");
   impl_->arena = static_cast<std::byte*>(memory);
-  if (impl_->transport.world() > 1) impl_->copies = std::make_unique<cuda::PeerCopies>(impl_->transport, impl_->arena);
+  if (impl_->transport.world() > 1) {
+    impl_->copies = std::make_unique<cuda::PeerCopies>(impl_->transport, impl_->arena);
+    impl_->tell_what_is_not_copied();
+  }
   return impl_->arena;
 }
 
@@ -198,6 +201,21 @@ void CudaBackend::copy_to_host(const Operation& operation) {
   impl_->end(operation);
 }
 
+void CudaBackend::Impl::tell_what_is_not_copied() const {
+  for (OpId id = rank.steady_first; id < rank.steady_end; ++id) {
+    const auto* collective = std::get_if<Collective>(&rank.ops[id].action);
+    if (!collective || collective->carrier != Carrier::copy_engines) continue;
+    const Group& group = program.groups[collective->group];
+    if (copies->serves(*collective, members_of(transport.rank(), group.size, group.stride))) continue;
+    fmt::print(
+        stderr,
+        "plimsoll-run: rank {}: peers' memory cannot be mapped: NCCL carries what the listing gives to copies, with "
+        "kernels and memory that the prediction leaves out\n",
+        transport.rank());
+    return;
+  }
+}
+
 void CudaBackend::Impl::all_to_all(const Operation& o, const Collective& c, ncclComm_t communicator, cudaStream_t on) {
   const Group& group = program.groups[c.group];
   const Operand &from = o.reads[0], &to = o.writes[0];
@@ -271,6 +289,17 @@ void CudaBackend::communicate(const Operation& o, const Collective& c) {
       break;
     }
     case CollectiveKind::reduce_scatter:
+      if (c.carrier == Carrier::copy_engines) {
+        // In place of copies, which cannot reach the peer: of two members, the other's part as it is.
+        const auto peer = static_cast<int>(1 - members.self);
+        const std::size_t part = numel / size * static_cast<std::size_t>(size_of(c.dtype));
+        check(ncclGroupStart(), "reduce_scatter");
+        check(ncclSend(from.data + static_cast<std::size_t>(peer) * part, part, ncclInt8, peer, communicator, on),
+              "reduce_scatter");
+        check(ncclRecv(to.data, part, ncclInt8, peer, communicator, on), "reduce_scatter");
+        check(ncclGroupEnd(), "reduce_scatter");
+        break;
+      }
       check(ncclReduceScatter(from.data, to.data, numel / size, type, ncclSum, communicator, on), "reduce_scatter");
       break;
     case CollectiveKind::all_reduce:

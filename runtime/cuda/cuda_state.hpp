@@ -123,6 +123,8 @@ struct CudaBackend::Impl {
     return {reinterpret_cast<const std::int32_t*>(found->second.data), static_cast<std::size_t>(found->second.numel)};
   }
 
+  /// Says so, once, where NCCL must serve what the program gives to copy engines.
+  void tell_what_is_not_copied() const;
   void regroup(const Operation& o);
   void all_to_all(const Operation& o, const Collective& c, ncclComm_t communicator, cudaStream_t on);
   void grouped(const Operation& o);

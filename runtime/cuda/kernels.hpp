@@ -89,16 +89,15 @@ struct RegroupShape {
 /// @param counts [sources, experts] on the device, if segment is 0
 void regroup(const void* from, void* to, const int* counts, RegroupShape shape, cudaStream_t stream);
 
-/// sum += part.
-void add_to(const Half* part, Half* sum, std::int64_t n, cudaStream_t stream);
 /// sum[n] = parts[count, n] added in order, in fp32; rows of parts are `stride` apart.
 void sum_parts(const float* parts, std::int64_t stride, int count, float* sum, std::int64_t n, cudaStream_t stream);
 void sum_parts(const Half* parts, std::int64_t stride, int count, Half* sum, std::int64_t n, cudaStream_t stream);
 /// Loads these sums: the driver may wait for the device when a kernel is first launched.
 void load_sums();
-/// shard += part, or shard = part if it is the first.
-void accumulate(const Half* part, float* shard, std::int64_t n, bool first, cudaStream_t stream);
-void square_sum(const float* x, float* report, std::int64_t n, float scale, cudaStream_t stream);
+/// shard += part (+ other), or = if it is the first; then report's squared norm += scale x sum shard^2.
+/// @param other null: there is one part; report null: no norm
+void accumulate(const Half* part, const Half* other, float* shard, float* report, std::int64_t n, bool first,
+                float scale, cudaStream_t stream);
 
 /// w <- keep w - step m / (sqrt(v per_correction2) + epsilon).
 struct AdamStep {

@@ -1,5 +1,7 @@
 // Activation, loss, embedding, flat shards (runtime/cuda/kernels.hpp).  All are bound by memory: accesses of 16 bytes wherever
 // sizes allow, several in flight, sums in fp32.
+#include <type_traits>
+
 #include "runtime/cuda/device_math.cuh"
 
 namespace plimsoll::cuda {
@@ -222,23 +224,6 @@ __device__ void store_halves(Half* to, const Wide<each>& from) {
   }
 }
 
-template <int each>
-__global__ void add_to_kernel(const Half* part, Half* sum, std::int64_t n) {
-#pragma unroll 2
-  for (std::int64_t i = each * thread_index(); i < n; i += each * thread_count()) {
-    float x[each], y[each];
-    load<each>(part + i, x);
-    load<each>(sum + i, y);
-#pragma unroll
-    for (int j = 0; j < each; ++j) x[j] += y[j];
-    if constexpr (each == 8) {
-      store8(sum + i, narrow8(x));
-    } else {
-      sum[i] = narrow(x[0]);
-    }
-  }
-}
-
 template <class Number>
 __global__ void sum_parts_kernel(const Number* parts, std::int64_t stride, int count, Number* sum, std::int64_t n) {
   for (std::int64_t i = thread_index(); i < n; i += thread_count()) {
@@ -248,31 +233,48 @@ __global__ void sum_parts_kernel(const Number* parts, std::int64_t stride, int c
   }
 }
 
+/// Numbers of a shard: 8 at a time, or 1 where its size is no multiple of 8.
 template <int each>
-__global__ void accumulate_kernel(const Half* part, float* shard, std::int64_t n, bool first) {
-#pragma unroll 2
-  for (std::int64_t i = each * thread_index(); i < n; i += each * thread_count()) {
-    auto sum = load_halves<each>(part + i);
-    if (!first) {
-      const auto before = load_floats<each>(shard + i);
+__device__ void add_floats(const float* from, float (&to)[each]) {
+  if constexpr (each == 8) {
+    const auto low = load_floats<4>(from), high = load_floats<4>(from + 4);
 #pragma unroll
-      for (int j = 0; j < each; ++j) sum.v[j] += before.v[j];
+    for (int j = 0; j < 4; ++j) {
+      to[j] += low.v[j];
+      to[4 + j] += high.v[j];
     }
-    store_floats<each>(shard + i, sum);
+  } else {
+    to[0] += *from;
   }
 }
 
-template <int each>
-__global__ void square_sum_kernel(const float* x, float* report, std::int64_t n, float scale) {
-  float sum = 0;
-#pragma unroll 4
+template <int each, bool two, bool first>
+__global__ void accumulate_kernel(const Half* __restrict__ part, const Half* __restrict__ other,
+                                  float* __restrict__ shard, float* __restrict__ report, std::int64_t n, float scale) {
+  float squares = 0;
+#pragma unroll 2
   for (std::int64_t i = each * thread_index(); i < n; i += each * thread_count()) {
-    const auto v = load_floats<each>(x + i);
+    float sum[each];
+    load<each>(part + i, sum);
+    if constexpr (two) {
+      float more[each];
+      load<each>(other + i, more);
 #pragma unroll
-    for (int j = 0; j < each; ++j) sum += v.v[j] * v.v[j];
+      for (int j = 0; j < each; ++j) sum[j] += more[j];
+    }
+    if constexpr (!first) add_floats<each>(shard + i, sum);
+    if constexpr (each == 8) {
+      store_floats<4>(shard + i, {{sum[0], sum[1], sum[2], sum[3]}});
+      store_floats<4>(shard + i + 4, {{sum[4], sum[5], sum[6], sum[7]}});
+    } else {
+      shard[i] = sum[0];
+    }
+#pragma unroll
+    for (int j = 0; j < each; ++j) squares += sum[j] * sum[j];
   }
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) atomicAdd(report, sum * scale);  // report_slot::squared_norm
+  if (report == nullptr) return;
+  squares = block_sum(squares);
+  if (threadIdx.x == 0) atomicAdd(report, squares * scale);  // report_slot::squared_norm
 }
 
 __device__ float square_root(float x) {
@@ -362,10 +364,6 @@ void cross_entropy(Half* logits, const std::int64_t* labels, float* loss, float*
   const auto kernel = vocab % 8 == 0 ? cross_entropy_kernel<8> : cross_entropy_kernel<1>;
   kernel<<<rows_of(rows), 1024, 0, stream>>>(logits, labels, loss, report, vocab, scale);
 }
-void add_to(const Half* part, Half* sum, std::int64_t n, cudaStream_t stream) {
-  const auto kernel = n % 8 == 0 ? add_to_kernel<8> : add_to_kernel<1>;
-  kernel<<<blocks_for(n / 8), threads, 0, stream>>>(part, sum, n);
-}
 void sum_parts(const float* parts, std::int64_t stride, int count, float* sum, std::int64_t n, cudaStream_t stream) {
   sum_parts_kernel<<<blocks_for(n), threads, 0, stream>>>(parts, stride, count, sum, n);
 }
@@ -374,18 +372,23 @@ void sum_parts(const Half* parts, std::int64_t stride, int count, Half* sum, std
 }
 void load_sums() {
   cudaFuncAttributes attributes{};
-  cudaFuncGetAttributes(&attributes, add_to_kernel<8>);
-  cudaFuncGetAttributes(&attributes, add_to_kernel<1>);
   cudaFuncGetAttributes(&attributes, sum_parts_kernel<float>);
   cudaFuncGetAttributes(&attributes, sum_parts_kernel<Half>);
 }
-void accumulate(const Half* part, float* shard, std::int64_t n, bool first, cudaStream_t stream) {
-  const auto kernel = n % 4 == 0 ? accumulate_kernel<4> : accumulate_kernel<1>;
-  kernel<<<blocks_for(n / 4), threads, 0, stream>>>(part, shard, n, first);
-}
-void square_sum(const float* x, float* report, std::int64_t n, float scale, cudaStream_t stream) {
-  const auto kernel = n % 4 == 0 ? square_sum_kernel<4> : square_sum_kernel<1>;
-  kernel<<<blocks_for(n / 4), threads, 0, stream>>>(x, report, n, scale);
+void accumulate(const Half* part, const Half* other, float* shard, float* report, std::int64_t n, bool first,
+                float scale, cudaStream_t stream) {
+  const auto launch = [&](auto each, auto two, auto as_first) {
+    accumulate_kernel<decltype(each)::value, decltype(two)::value, decltype(as_first)::value>
+        <<<blocks_for(n / decltype(each)::value), threads, 0, stream>>>(part, other, shard, report, n, scale);
+  };
+  const auto by_order = [&](auto each, auto two) {
+    first ? launch(each, two, std::true_type{}) : launch(each, two, std::false_type{});
+  };
+  const auto by_parts = [&](auto each) {
+    other != nullptr ? by_order(each, std::true_type{}) : by_order(each, std::false_type{});
+  };
+  // A rank's own part begins where its shard does in the whole: at 16 bytes if the shard's size is a multiple of 8.
+  n % 8 == 0 ? by_parts(std::integral_constant<int, 8>{}) : by_parts(std::integral_constant<int, 1>{});
 }
 void adamw(float* gradient, float* master, float* first, float* second, Half* weights, const float* report,
            std::int64_t n, AdamStep step, cudaStream_t stream) {

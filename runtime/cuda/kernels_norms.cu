@@ -1,10 +1,14 @@
 // Norms of rows and of heads, rotary embedding (runtime/cuda/kernels.hpp).  All are bound by memory: every number is read once, 16
 // bytes at a time, and stays in registers until its row's sum is known.
+#include <algorithm>
+
 #include "runtime/cuda/device_math.cuh"
 
 namespace plimsoll::cuda {
 
 namespace {
+
+constexpr int most_row_threads = 512;  ///< of a block that takes rows
 
 /// A block a row; a thread keeps `each` pieces of 8 numbers, blockDim pieces apart.
 template <int each>
@@ -44,42 +48,80 @@ __global__ void norm_kernel(const Half* x, const Half* branch, const Half* w, Ha
   }
 }
 
-/// Each block takes every gridDim-th row; a thread keeps dw of its columns.
+/// The numbers of a row that a thread reads, as they stand in memory: few registers, so that the next row can be on its way while
+/// this one's sum is made.
 template <int each>
-__global__ void norm_backward_kernel(const Half* dy, const Half* dstream, const Half* x, const float* rstd,
-                                     const Half* w, Half* dx, float* partial, std::int64_t rows, std::int64_t h) {
+struct RowRead {
+  Eight dy[each], x[each], dstream[each];
+  float rstd;
+};
+template <int each>
+__device__ void read_row(RowRead<each>& to, const Half* dy, const Half* dstream, const Half* x, const float* rstd,
+                         std::int64_t row, std::int64_t h) {
+  to.rstd = rstd[row];
+#pragma unroll
+  for (int piece = 0; piece < each; ++piece) {
+    const std::int64_t i = 8 * (threadIdx.x + std::int64_t{piece} * blockDim.x);
+    if (i >= h) break;
+    to.dy[piece] = load8(dy + row * h + i);
+    to.x[piece] = load8(x + row * h + i);
+    if (dstream != nullptr) to.dstream[piece] = load8(dstream + row * h + i);
+  }
+}
+
+/// Each block takes every gridDim-th row; a thread keeps dw of its columns.  dx may stand where dstream does.
+template <int each>
+__global__ void __launch_bounds__(most_row_threads, each == 1 ? 2 : 1)
+    norm_backward_kernel(const Half* __restrict__ dy, const Half* dstream, const Half* __restrict__ x,
+                         const float* __restrict__ rstd, const Half* __restrict__ w, Half* dx,
+                         float* __restrict__ partial, std::int64_t rows, std::int64_t h) {
+  __shared__ float parts[2][32];  // in turns: who is ahead writes where nobody reads any more
   float dw[each][8] = {};
-  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const float r = rstd[row];
-    float normed[each][8], scaled[each][8];
-    Eight before[each];
+  Eight weights[each];
+#pragma unroll
+  for (int piece = 0; piece < each; ++piece) {
+    const std::int64_t i = 8 * (threadIdx.x + std::int64_t{piece} * blockDim.x);
+    if (i < h) weights[piece] = load8(w + i);
+  }
+  RowRead<each> next;
+  read_row(next, dy, dstream, x, rstd, blockIdx.x, h);
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
+    const RowRead<each> now = next;
+    if (row + gridDim.x < rows) read_row(next, dy, dstream, x, rstd, row + gridDim.x, h);
     float dot = 0;
 #pragma unroll
     for (int piece = 0; piece < each; ++piece) {
       const std::int64_t i = 8 * (threadIdx.x + std::int64_t{piece} * blockDim.x);
       if (i >= h) break;
-      float g[8];
-      widen(load8(dy + row * h + i), g);
-      widen(load8(x + row * h + i), normed[piece]);
-      if (dstream != nullptr) before[piece] = load8(dstream + row * h + i);
-      widen(load8(w + i), scaled[piece]);
+      float g[8], normed[8], scale[8];
+      widen(now.dy[piece], g);
+      widen(now.x[piece], normed);
+      widen(weights[piece], scale);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        normed[piece][j] *= r;
-        dw[piece][j] += g[j] * normed[piece][j];
-        scaled[piece][j] *= g[j];
-        dot += scaled[piece][j] * normed[piece][j];
+        normed[j] *= now.rstd;
+        dw[piece][j] += g[j] * normed[j];
+        dot += scale[j] * g[j] * normed[j];
       }
     }
-    const float mean = block_sum(dot) / static_cast<float>(h);
+    dot = lanes_sum(dot);
+    if (threadIdx.x % 32 == 0) parts[turn][threadIdx.x / 32] = dot;
+    __syncthreads();
+    float mean = 0;
+    for (unsigned i = 0; i < blockDim.x / 32; ++i) mean += parts[turn][i];
+    mean /= static_cast<float>(h);
 #pragma unroll
     for (int piece = 0; piece < each; ++piece) {
       const std::int64_t i = 8 * (threadIdx.x + std::int64_t{piece} * blockDim.x);
       if (i >= h) break;
-      float d[8] = {};
-      if (dstream != nullptr) widen(before[piece], d);
+      float g[8], normed[8], scale[8], d[8] = {};
+      widen(now.dy[piece], g);
+      widen(now.x[piece], normed);
+      widen(weights[piece], scale);
+      if (dstream != nullptr) widen(now.dstream[piece], d);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) d[j] += r * (scaled[piece][j] - normed[piece][j] * mean);
+      for (int j = 0; j < 8; ++j) d[j] += now.rstd * (scale[j] * g[j] - normed[j] * now.rstd * mean);
       store8(dx + row * h + i, narrow8(d));
     }
   }
@@ -257,7 +299,7 @@ struct RowBlock {
   std::int64_t each;
   explicit RowBlock(std::int64_t h) {
     const std::int64_t pieces = (h / 8 + 31) / 32 * 32;
-    threads = static_cast<unsigned>(pieces < 512 ? pieces : 512);
+    threads = static_cast<unsigned>(pieces < most_row_threads ? pieces : most_row_threads);
     each = (h / 8 + threads - 1) / threads;
   }
 };
@@ -273,12 +315,11 @@ void by_head_size(int d, Launch launch) {
     default: return launch(std::integral_constant<int, 256>{});
   }
 }
-/// Calls one of the kernels made for 1 to 4 pieces a thread: rows of up to 16384 numbers.
+/// Calls one of the kernels made for 1 or 2 pieces a thread: rows of up to 8192 numbers.
 template <class Launch>
 void by_pieces(std::int64_t each, Launch launch) {
   if (each == 1) return launch(std::integral_constant<int, 1>{});
-  if (each == 2) return launch(std::integral_constant<int, 2>{});
-  launch(std::integral_constant<int, 4>{});
+  launch(std::integral_constant<int, 2>{});
 }
 
 unsigned token_blocks(std::int64_t tokens) { return blocks_for(32 * tokens, norm_blocks); }
@@ -296,12 +337,15 @@ void norm(const Half* x, const Half* branch, const Half* w, Half* stream_out, Ha
 void norm_backward(const Half* dy, const Half* dstream, const Half* x, const float* rstd, const Half* w, Half* dx,
                    Half* dw, float* scratch, NormShape shape, bool add, cudaStream_t stream) {
   const RowBlock block(shape.h);
-  const std::int64_t most =
-      shape.h > 2048 ? norm_blocks / 2 : norm_blocks;  // as many as are resident, or the sums cost
-  const int blocks = static_cast<int>(shape.rows < most ? shape.rows : most);
+  int blocks = 0;
   by_pieces(block.each, [&](auto each) {
-    norm_backward_kernel<decltype(each)::value>
-        <<<blocks, block.threads, 0, stream>>>(dy, dstream, x, rstd, w, dx, scratch, shape.rows, shape.h);
+    const auto kernel = norm_backward_kernel<decltype(each)::value>;
+    int resident = 0;
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, static_cast<int>(block.threads), 0);
+    // As many blocks as are resident, or fewer, so that each takes as many rows.
+    const std::int64_t most = std::clamp(processors * resident, 1, norm_blocks), turns = (shape.rows + most - 1) / most;
+    blocks = static_cast<int>((shape.rows + turns - 1) / turns);
+    kernel<<<blocks, block.threads, 0, stream>>>(dy, dstream, x, rstd, w, dx, scratch, shape.rows, shape.h);
   });
   launch_sum(scratch, dw, shape.h, shape.h, blocks, add, stream);
 }

@@ -147,10 +147,9 @@ void CudaBackend::Impl::flat(const Operation& o) {
     case Routine::fill_zero: return check(cudaMemsetAsync(o.writes[0].data, 0, bytes, on), "fill");
     case Routine::add: return cuda::add(at<Half>(o.reads[0]), at<Half>(o.reads[1]), at<Half>(o.writes[0]), n, on);
     case Routine::accumulate:
-      return cuda::accumulate(at<Half>(o.reads[0]), at<float>(o.writes[0]), n, call.sizes[1] != 0, on);
-    case Routine::square_sum:
-      return cuda::square_sum(at<float>(o.reads[0]), at<float>(o.writes[0]), n, static_cast<float>(call.scalars[0]),
-                              on);
+      return cuda::accumulate(at<Half>(o.reads[0]), call.sizes[2] == 2 ? at<Half>(o.reads[1]) : nullptr,
+                              at<float>(o.writes[0]), call.sizes[3] != 0 ? at<float>(o.writes[1]) : nullptr, n,
+                              call.sizes[1] != 0, static_cast<float>(call.scalars[0]), on);
     default: break;
   }
   const Hyperparameters& h = hyperparameters;
@@ -196,7 +195,6 @@ void CudaBackend::Impl::run(const Operation& o) {
     case Routine::add:
     case Routine::fill_zero:
     case Routine::accumulate:
-    case Routine::square_sum:
     case Routine::adamw: return flat(o);
   }
 }

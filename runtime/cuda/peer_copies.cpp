@@ -150,18 +150,15 @@ void PeerCopies::all_reduce(const Operation& operation, const Collective& collec
   add(reinterpret_cast<Half*>(operation.writes[0].data));
 }
 
-/// Of two members: the other's part of this one's sum lands where the sum goes.
+/// Of two members: the other's part comes over; who reads it adds.
 void PeerCopies::reduce_scatter(const Operation& operation, std::size_t part, const Channel& channel,
                                 const Members& members, const std::vector<std::byte*>& from, cudaStream_t stream) {
-  const Operand &read = operation.reads[0], &write = operation.writes[0];
-  CHECK(read.buffer != write.buffer && members.size() == 2 && read.dtype == DType::bf16, "a sum of two in bf16");
-  const std::size_t own = members.self * part;
+  CHECK(members.size() == 2, "a reduce-scatter of two");
   await(channel, Word::ready, members, stream);
-  cuda::check(cudaMemcpyAsync(write.data, from[1 - members.self] + own, part, cudaMemcpyDefault, stream),
+  cuda::check(cudaMemcpyAsync(operation.writes[0].data, from[1 - members.self] + members.self * part, part,
+                              cudaMemcpyDefault, stream),
               "reduce_scatter");
   tell(channel, Word::done, members, stream);
-  add_to(reinterpret_cast<const Half*>(read.data + own), reinterpret_cast<Half*>(write.data),
-         static_cast<std::int64_t>(part / sizeof(Half)), stream);
   await(channel, Word::done, members, stream);
 }
 

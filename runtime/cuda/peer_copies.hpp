@@ -63,7 +63,7 @@ class PeerCopies {
   std::map<OpId, std::vector<std::byte*>> sources_;         // of each op's data, by member
   cudaStream_t beside_ = nullptr;                           // copies a rank's own part while those of others come
   cudaEvent_t begun_ = nullptr, copied_ = nullptr;
-  Scratch parts_;  // of others, in an all-reduce
+  Scratch parts_;  // of all members, in an all-reduce
 };
 
 }  // namespace plimsoll::cuda

@@ -66,6 +66,14 @@ void reduce_part(const Exchange& e, DType dtype, const Parts& full, std::byte* r
   for (std::int64_t i = 0; i < numel; ++i) set_number(result, dtype, i, sum[static_cast<std::size_t>(i)]);
 }
 
+/// Of two members: the other's part comes over as it is.
+void bring_part(const Exchange& e, const Parts& full, std::span<std::byte> result) {
+  CHECK(full.size() == 2, "a reduce-scatter by copies has two members");
+  Parts receive(2);
+  receive[1 - e.members.self] = result;
+  e.run(ConstParts(full.begin(), full.end()), receive);
+}
+
 void all_reduce(const Exchange& e, DType dtype, const Parts& full) {
   reduce_part(e, dtype, full, full[e.members.self].data());
   e.run(ConstParts(full.size(), full[e.members.self]), full);
@@ -121,7 +129,10 @@ void run_collective(const Operation& operation, const Collective& collective, co
       const std::byte* own = from.buffer == to.buffer ? to.data + bounds[members.self] : from.data;
       return all_gather(e, {own, part_size}, cut(to.data, bounds));
     }
-    case CollectiveKind::reduce_scatter: return reduce_part(e, collective.dtype, cut(from.data, bounds), to.data);
+    case CollectiveKind::reduce_scatter:
+      if (collective.carrier == Carrier::copy_engines)
+        return bring_part(e, cut(from.data, bounds), {to.data, part_size});
+      return reduce_part(e, collective.dtype, cut(from.data, bounds), to.data);
     case CollectiveKind::all_reduce: return all_reduce(e, collective.dtype, cut(to.data, bounds));
     case CollectiveKind::all_to_all: return all_to_all(e, operation, collective);
     case CollectiveKind::broadcast: CHECK(false, "no engine that is executed broadcasts");

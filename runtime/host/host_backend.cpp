@@ -52,7 +52,6 @@ void launch_with(const Operation& op, const Hyperparameters& hyperparameters) {
     case Routine::regroup: return host::regroup(op);
     case Routine::gather_rows: return host::gather_rows<S>(op);
     case Routine::accumulate: return host::accumulate(op);
-    case Routine::square_sum: return host::square_sum(op);
     case Routine::adamw: return host::adamw(op, hyperparameters);
   }
 }

@@ -51,7 +51,6 @@ void copy(const Operation& op);
 void fill_zero(const Operation& op);
 void regroup(const Operation& op);
 void accumulate(const Operation& op);
-void square_sum(const Operation& op);
 void adamw(const Operation& op, const Hyperparameters& hyperparameters);
 
 }  // namespace plimsoll::host

@@ -16,22 +16,23 @@ void fill_zero(const Operation& op) {
 }
 
 void accumulate(const Operation& op) {
-  const Operand &part = op.reads[0], &shard = op.writes[0];
-  for (std::int64_t i = 0; i < op.call().sizes[0]; ++i) {
-    const double before = op.call().sizes[1] != 0 ? 0 : number_at(shard.data, shard.dtype, i);
-    set_number(shard.data, shard.dtype, i, before + number_at(part.data, part.dtype, i));
+  const auto [n, first, parts, counts, b, c, d] = op.call().sizes;
+  const Operand& shard = op.writes[0];
+  double squares = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    double sum = first != 0 ? 0 : number_at(shard.data, shard.dtype, i);
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const Operand& from = op.reads[static_cast<std::size_t>(part)];
+      sum += number_at(from.data, from.dtype, i);
+    }
+    set_number(shard.data, shard.dtype, i, sum);
+    const double stored = number_at(shard.data, shard.dtype, i);
+    squares += stored * stored;
   }
-}
-
-void square_sum(const Operation& op) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < op.call().sizes[0]; ++i) {
-    const double x = number_at(op.reads[0].data, op.reads[0].dtype, i);
-    sum += x * x;
-  }
-  const Operand& report = op.writes[0];
+  if (counts == 0) return;
+  const Operand& report = op.writes[1];
   const double before = number_at(report.data, report.dtype, report_slot::squared_norm);
-  set_number(report.data, report.dtype, report_slot::squared_norm, before + sum * op.call().scalars[0]);
+  set_number(report.data, report.dtype, report_slot::squared_norm, before + squares * op.call().scalars[0]);
 }
 
 // g clipped by min(1, clip / (norm + 1e-6)); m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;

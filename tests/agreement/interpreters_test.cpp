@@ -2,9 +2,14 @@
 // they must agree, and every program passes the verifier.
 #include <gtest/gtest.h>
 
+#include <set>
+#include <tuple>
+
 #include "planner/account/arena.hpp"
+#include "planner/account/device_constants.hpp"
 #include "planner/account/volume.hpp"
 #include "planner/account/work.hpp"
+#include "planner/cli/scenario_context.hpp"
 #include "planner/spec/read_calibration.hpp"
 #include "planner/step/verify_step.hpp"
 #include "simulator/timeline.hpp"
@@ -49,6 +54,35 @@ TEST(Agreement, EveryProgramIsSound) {
   for (const Scenario& s : sweep()) {
     const auto faults = verify_step(build_step(s, 0));
     EXPECT_TRUE(faults.empty()) << faults.front();
+  }
+}
+
+// The ledger is told the reference runtime's communicators before there is a program: one for each set of ranks and lane whose
+// collectives NCCL carries.
+TEST(Agreement, TheLedgerCountsTheCommunicatorsOfTheProgram) {
+  for (const char* cluster : {"2xh200", "4xh200", "16xh200", "4x4090"}) {
+    for (const char* stage : {"0", "1", "2", "3"}) {
+      for (const int ep : {1, 2}) {
+        const Scenario s = scenario(small_moe, cluster,
+                                    {"engine=plimsoll", "moe.implementation=fused", "sequence=512",
+                                     std::string("zero.stage=") + stage, "expert_parallel=" + std::to_string(ep)});
+        const StepProgram program = build_step(s, 0);
+        const RankProgram& rank = program.classes.front().program;
+        std::set<std::tuple<int, int, Lane>> communicators;
+        for (OpId id = rank.steady_first; id < rank.steady_end; ++id) {
+          const auto* c = std::get_if<Collective>(&rank.ops[id].action);
+          if (!c || c->carrier != Carrier::kernels || c->kind == CollectiveKind::all_to_all) continue;
+          const Group& group = program.groups[c->group];
+          if (group.size > 1) communicators.emplace(group.size, group.stride, rank.ops[id].lane);
+        }
+        ProcessUse use;
+        use.software = Software::plimsoll_run;
+        use.nvlink = s.cluster.in_node.tier == Tier::nvlink;
+        use.ring_communicators = static_cast<int>(communicators.size());
+        use.exchange_peers_in_node = ep - 1;
+        EXPECT_EQ(ledger_context(s).outside.nccl, outside_framework(use).nccl) << cluster << " " << stage << " " << ep;
+      }
+    }
   }
 }
 

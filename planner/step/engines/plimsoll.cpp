@@ -5,10 +5,12 @@
 // ranks pads to n.  v bytes an element (bf16: 2).  Stage 3: the shard vP/n is gathered one layer ahead into vP (the head beside
 // the last layer), freed after use, gathered again in backward; the last layer's is kept for it.  Gradients: vP per group
 // while its backward runs (stages 0, 1: until the step), reduce-scattered into vP/n and added to 4P/n in fp32 (written there
-// where a step does it once: nothing is cleared then); stages 0 and 1 all-reduce once per step.  Master (where the weights are 16-bit) and moments: 12 P/n fp32 (stage 0: n = 1).  A group that one
+// where a step does it once: nothing is cleared then); stages 0 and 1 all-reduce once per step.  What is added to a shard is
+// added on the lane that computes, since kernels beside each other share one device; by copy engines the other rank's part
+// comes over as it is, and both are added at once.  The last addition of a step also sums squares for the norm.  Master (where the weights are 16-bit) and moments: 12 P/n fp32 (stage 0: n = 1).  A group that one
 // rank has to itself (the experts where ep is all ranks) is never gathered or reduced.
 // Back-pressure: a gather waits for the compute of the layer before last; what follows a layer's backward for the reductions of
-// the layer before it, so that at most one layer's gradients are unreduced while the next one's are made.
+// the layer before it, which are added then, so that at most one layer's gradients are unreduced while the next one's are made.
 //
 // The report: one fp32 vector with the squared gradient norm, the losses and the experts' counts, summed over all ranks once
 // a step; the optimizer clips by it, the host prints it.
@@ -40,6 +42,14 @@ struct ShardGroup {
   std::set<const Parameter*> written;  ///< whose gradients stand in full_gradient
   Tensor shard, full, full_gradient, gradient_shard, master, first, second;
   std::int64_t shard_numel() const { return numel / mesh; }
+};
+
+/// Gradients of a group on their way to its shard.
+struct Reduction {
+  ShardGroup* group = nullptr;
+  Tensor own;           ///< this rank's part of its own gradients (stages 0 and 1: of the sum)
+  Tensor part;          ///< stages 2 and 3: what comes
+  bool is_sum = false;  ///< `part` is the sum over all ranks, not the other rank's part
 };
 
 class PlimsollJob final : public TorchJob {
@@ -242,56 +252,50 @@ class PlimsollJob final : public TorchJob {
                    {Routine::fill_zero, {padding.numel()}, {}}, {}, {&padding}, "clear padding");
   }
 
-  /// Reduces a group's finished gradients into the fp32 shard (stages 2, 3; at the boundary also 0 and 1).
+  bool is_last_micro_batch() const { return trace_.micro_batch + 1 == plan().gradient_accumulation; }
+
+  /// Sends a group's finished gradients to where they are summed (stages 2, 3; in the last micro-batch also 0 and 1).
   void reduce(ShardGroup& group) {
-    if (!group.full_gradient || (stage() < 2 && !boundary_)) return;
+    if (!group.full_gradient || (stage() < 2 && !is_last_micro_batch())) return;
     Scoped layer(trace_.layer, group.layer);
-    {
-      Scoped lane(trace_.lane, Lane::reduce);
-      trace_.wait_for(Lane::reduce, Lane::compute);
-      if (ranks_of(group) > 1) trace_.host_work(HostWorkKind::collective_issue, 1, "reduce");
-      if (ranks_of(group) == 1) {
-        add_to_shard(group, group.full_gradient);
-      } else if (stage() < 2) {
-        trace_.collective(of_group(CollectiveKind::all_reduce, type(), group.group, group.full_gradient.bytes()),
-                          {&group.full_gradient}, {&group.full_gradient}, "reduce gradients");
-        add_to_shard(group, stage() == 1 ? group.full_gradient.part(group.index * group.shard_numel(),
-                                                                    {{group.shard_numel(), Symbol::parameters}})
-                                         : group.full_gradient);
-      } else {
-        const Tensor part = flat(group.shard_numel(), type(), "reduced gradients", Category::communication_buckets);
-        trace_.collective(of_group(CollectiveKind::reduce_scatter, type(), group.group, group.full_gradient.bytes()),
-                          {&group.full_gradient}, {&part}, "reduce gradients");
-        add_to_shard(group, part);
-      }
-    }
-    unreduced_.push_back(std::move(group.full_gradient));
-    group.full_gradient = {};
+    const std::int64_t n = group.shard_numel();
+    const Tensor gradients = std::exchange(group.full_gradient, {});
+    const Tensor own = group.mesh == 1 ? gradients : gradients.part(n * group.index, {{n, Symbol::parameters}});
+    if (ranks_of(group) == 1) return add_to_shard({&group, own, {}});
+    Scoped lane(trace_.lane, Lane::reduce);
+    trace_.wait_for(Lane::reduce, Lane::compute);
+    trace_.host_work(HostWorkKind::collective_issue, 1, "reduce");
+    const bool scatters = stage() >= 2;
+    const Collective sum = of_group(scatters ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, type(),
+                                    group.group, gradients.bytes());
+    const Tensor part = scatters ? flat(n, type(), "reduced gradients", Category::communication_buckets) : Tensor{};
+    trace_.collective(sum, {&gradients}, {scatters ? &part : &gradients}, "reduce gradients");
+    reductions_.push_back({&group, own, part, scatters && sum.carrier == Carrier::kernels});
+  }
+  /// What comes next on the lane that computes follows the reductions under way, and adds what they brought to the shards.
+  void finish_reductions() {
+    for (const Reduction& reduction : reductions_) add_to_shard(reduction);
+    reductions_.clear();
   }
   /// True if a step adds to each shard more than once; else what is added takes the place of what stood there.
   bool accumulates() const { return stage() >= 2 && plan().gradient_accumulation > 1; }
-  /// At most the last layer's gradients are unreduced: what comes next waits for the reductions before these.
-  void wait_for_reductions() {
-    trace_.wait_for(Lane::compute, Lane::reduce);
-    unreduced_.clear();
-  }
-  void add_to_shard(ShardGroup& group, const Tensor& part) {
-    const Tensor& shard = group.gradient_shard;
-    const bool adds = accumulates();
-    const Kernel kernel = Kernel::pointwise(KernelKind::mixed_mul, DType::fp32, group.shard_numel(),
-                                            shard.bytes() * (adds ? 2 : 1) + part.bytes());
-    const Call call{Routine::accumulate, {group.shard_numel(), adds ? 0 : 1}, {}};
-    const char* role = "accumulate gradient shard";
-    if (adds) {
-      trace_.compute(kernel, call, {&part, &shard}, {&shard}, role);
-    } else {
-      trace_.compute(kernel, call, {&part}, {&shard}, role);
-    }
+  void add_to_shard(const Reduction& reduction) {
+    const ShardGroup& group = *reduction.group;
+    Scoped layer(trace_.layer, group.layer);
+    const Tensor none, &shard = group.gradient_shard, &first = reduction.is_sum ? reduction.part : reduction.own,
+                       &second = reduction.is_sum ? none : reduction.part;
+    const bool adds = accumulates(), counts = is_last_micro_batch();
+    const Kernel kernel = Kernel::pointwise(KernelKind::vectorized, DType::fp32, group.shard_numel(),
+                                            shard.bytes() * (adds ? 2 : 1) + first.bytes() * (second ? 2 : 1));
+    // Every shard counts once in the norm, though several ranks may hold it.
+    const double share = static_cast<double>(group.mesh) / static_cast<double>(ranks_of(group));
+    trace_.compute(kernel,
+                   {Routine::accumulate, {group.shard_numel(), adds ? 0 : 1, second ? 2 : 1, counts ? 1 : 0}, {share}},
+                   {&first, &second, adds ? &shard : &none}, {&shard, counts ? &fused_.report : &none},
+                   "accumulate gradient shard");
   }
 
   void before_forward(bool first_micro_batch) override {
-    // The last reductions are over: what they freed serves this micro-batch, whatever freed memory it has grown together with.
-    trace_.wait_for(Lane::compute, Lane::reduce);
     if (!first_micro_batch) return;
     const Tensor& report = fused_.report;
     trace_.compute(Kernel::pointwise(KernelKind::memset, DType::fp32, report.numel(), report.bytes()),
@@ -337,7 +341,7 @@ class PlimsollJob final : public TorchJob {
     NodeRef left = autograd_.make_node({&x}, [this, l](BackwardCall& call) {
       ops::pass_through(call);
       for_layer(l, &PlimsollJob::release);
-      wait_for_reductions();
+      finish_reductions();
       for_layer(l, &PlimsollJob::reduce);
     });
     Variable entry{x.data()};
@@ -356,42 +360,23 @@ class PlimsollJob final : public TorchJob {
     return out;
   }
 
-  void before_backward(bool boundary) override { boundary_ = boundary; }
   void after_backward(bool) override {
     for (ShardGroup& group : groups_) {
-      if (group.layer < 0) {
-        release(group);
-        wait_for_reductions();
-        reduce(group);
-      }
+      if (group.layer >= 0) continue;
+      release(group);
+      reduce(group);
     }
-    unreduced_.clear();
+    finish_reductions();
   }
 
   void optimizer_step() override {
     const Tensor& report = fused_.report;
-    // Each shard's norm waits for its own reduction alone: in the order of the layers' reductions, the last ones run beside them.
-    for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) {
-      if (group->layer >= 0) add_to_norm(*group);
-    }
-    for (ShardGroup& group : groups_) {
-      if (group.layer < 0) add_to_norm(group);
-    }
-    trace_.wait_for(Lane::compute, Lane::reduce);
     trace_.collective(of_group(CollectiveKind::all_reduce, DType::fp32, group_id::data_parallel, report.bytes()),
                       {&report}, {&report}, "step report");
     trace_.record(HostCopy{false, true, report.bytes()}, Lane::copy_out, {&report}, {&host_report_}, "step report");
     for (ShardGroup& group : groups_) step_group(group);
     trace_.record(HostSync{Lane::copy_out}, Lane::host, {}, {}, "step report");
     trace_.wait_for(Lane::compute, Lane::copy_out);  // the next step clears it
-  }
-  void add_to_norm(ShardGroup& group) {
-    // Every shard counts once, though several ranks may hold it.
-    const double share = static_cast<double>(group.mesh) / static_cast<double>(ranks_of(group));
-    trace_.compute(
-        Kernel::pointwise(KernelKind::reduce_norm, DType::fp32, group.shard_numel(), group.gradient_shard.bytes()),
-        {Routine::square_sum, {group.shard_numel()}, {share}}, {&group.gradient_shard}, {&fused_.report},
-        "gradient norm");
   }
   void step_group(ShardGroup& group) {
     Scoped layer(trace_.layer, group.layer);
@@ -420,10 +405,9 @@ class PlimsollJob final : public TorchJob {
   std::vector<ShardGroup> groups_;
   std::map<const Parameter*, std::size_t> group_of_;
   const std::vector<Group> members_ = groups_of(scenario_);  // by GroupId
-  std::vector<Tensor> unreduced_;
+  std::vector<Reduction> reductions_;                        // under way
   FusedContext fused_{layers_, [this](const std::vector<Parameter*>& p) { return gradient_of(p); }, 0, 1, {}, {}, 0};
   Tensor host_report_;
-  bool boundary_ = true;
 };
 
 }  // namespace

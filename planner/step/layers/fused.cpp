@@ -33,7 +33,6 @@ Variable fused_product(FusedContext& c, const Variable& x, const std::vector<Par
   shape.sizes[static_cast<std::size_t>(shape.rank) - 1] = columns.size;
   shape.symbols[static_cast<std::size_t>(shape.rank) - 1] = columns.symbol;
   Tensor result = c.layers.trace.empty(shape, x.dtype, name);
-  g.take_gemm_workspace();
   c.layers.trace.compute(Kernel::gemm(rows, columns.size, inner, x.dtype),
                          {Routine::product, {rows, columns.size, inner, 0, 1, 0}, {}}, {&x, &weights.front()->data},
                          {&result}, name);
@@ -189,12 +188,9 @@ Variable fused_attention(FusedContext& c, AttentionModule& module, const Variabl
     Tensor d = call.trace.empty(qkv_shape, joined.dtype, "qkv gradient");
     {
       const Tensor turned = norms.empty() ? joined : turned_heads(*context, back, norms, joined);
-      // dq is summed in fp32 beside the row sums.
-      const Tensor workspace = call.trace.empty({{4 * n.size * spec.q_width() + 4 * n.size * heads.size}}, DType::int8,
-                                                "attention backward workspace", Category::workspace);
       call.trace.compute(back.kernel(KernelKind::attention_backward, joined, joined.bytes() * 3),
-                         back.attention(Routine::attention_backward), {&call.grads[0], &turned, &lse, &out},
-                         {&d, &workspace}, "attention backward");
+                         back.attention(Routine::attention_backward), {&call.grads[0], &turned, &lse, &out}, {&d},
+                         "attention backward");
     }
     if (norms.empty()) {
       call.trace.compute(AttentionLaunches::pass(KernelKind::fused_rotary, d), back.turn(Routine::rotary, 1), {&d},
@@ -279,7 +275,6 @@ Variable fused_loss(FusedContext& c, TorchModel& model, const Variable& x) {
     const Tensor labels = c.labels.part(done, {{rows, Symbol::tokens}});
     const Tensor logits =
         trace.empty({{rows, Symbol::tokens}, {vocab, Symbol::vocab}}, hidden.dtype, "logits of a chunk");
-    g.take_gemm_workspace();
     trace.compute(Kernel::gemm(rows, vocab, h, hidden.dtype), {Routine::product, {rows, vocab, h, 0, 1, 0}, {}},
                   {&input, &head->data}, {&logits}, "lm_head");
     // Two passes over whole rows: one reads them, one reads them again and writes the gradient, at the memory's speed.
