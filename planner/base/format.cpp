@@ -145,6 +145,10 @@ std::string format_count(std::int64_t count) {
   return text;
 }
 
+std::string counted(std::int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", format_count(count), noun, count == 1 ? "" : "s");
+}
+
 std::optional<Bytes> parse_bytes(std::string_view text) {
   const auto parts = split(text);
   if (!parts) return std::nullopt;
@@ -181,6 +185,24 @@ std::optional<BytesPerSecond> parse_bytes_per_second(std::string_view text) {
     }
   }
   return std::nullopt;
+}
+
+std::optional<double> parse_count(std::string_view text) {
+  constexpr std::pair<char, double> thousands[] = {{'k', 1e3}, {'m', 1e6}, {'b', 1e9}, {'g', 1e9}, {'t', 1e12}};
+  std::string digits;
+  for (const char c : text)
+    if (c != ',' && c != '_' && c != ' ') digits += c;
+  double factor = 1;
+  for (const auto& [letter, power] : thousands)
+    if (!digits.empty() && folded(digits.back()) == letter) factor = power;
+  if (factor > 1) digits.pop_back();
+  // from_chars would take "-1", "inf" and "nan".
+  if (digits.empty() || digits.front() < '0' || digits.front() > '9') return std::nullopt;
+  double number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || end != digits.data() + digits.size() || !std::isfinite(number * factor))
+    return std::nullopt;
+  return number * factor;
 }
 
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates) {

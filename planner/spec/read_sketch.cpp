@@ -33,27 +33,6 @@ constexpr SketchKey sketch_keys[] = {
     {"vocab", 1, limits::vocab},      {"heads", 1, limits::heads},       {"kv_heads", 1, limits::heads},
 };
 
-/// "56B", "1.5T", "8192": decimal thousands.
-std::optional<double> parse_count(std::string_view text) {
-  double scale = 1;
-  if (!text.empty()) {
-    switch (text.back()) {
-      case 'k':
-      case 'K': scale = 1e3; break;
-      case 'M': scale = 1e6; break;
-      case 'B':
-      case 'G': scale = 1e9; break;
-      case 'T': scale = 1e12; break;
-      default: break;
-    }
-    if (scale > 1) text.remove_suffix(1);
-  }
-  const bool digits_only = !text.empty() && text.find_first_not_of("0123456789.") == std::string_view::npos &&
-                           std::count(text.begin(), text.end(), '.') <= 1 && text != ".";
-  if (!digits_only || text.size() > 24) return std::nullopt;
-  return std::strtod(std::string(text).c_str(), nullptr) * scale;
-}
-
 class SketchReader {
  public:
   explicit SketchReader(std::string_view text) {
