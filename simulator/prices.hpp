@@ -45,8 +45,6 @@ class Prices {
     return collective_interference_[static_cast<std::size_t>(kind)];
   }
   CollectiveCost collective(const Collective& collective, int rank) const;
-  /// The same, of copy engines: they take no multiprocessor from what computes beside them.
-  CollectiveCost by_copies(const Collective& collective, int members) const;
   SimTime copy(const HostCopy& copy) const;
   SimTime launch(Issuer issuer, KernelKind kind) const;
   /// All launches of a kernel; those of compiled code have a price of their own, whatever they do.
@@ -65,6 +63,8 @@ class Prices {
   int queue_depth() const { return calibration_.host.queue_depth; }
 
  private:
+  /// A collective of copy engines: they take no multiprocessor from what computes beside them.
+  CollectiveCost by_copies(const Collective& collective, int members) const;
   double product_seconds(double m, double n, double k, DType dtype) const;
   double batched_seconds(const Kernel& kernel) const;
   double grouped_seconds(const Kernel& kernel) const;

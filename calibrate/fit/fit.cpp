@@ -252,9 +252,8 @@ double predicted(const Calibration& c, int multiprocessors, const Sample& sample
     return p.label("memory") == "pageable" ? std::nan("") : c.copy_fixed_s + d(p.size("bytes")) / c.copy_bytes_per_s;
   }
   if (p.kind == "collective") {
-    static constexpr std::array names{"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"};
     for (const CollectivePrice& price : c.collectives) {
-      if (p.label("op") == names[static_cast<std::size_t>(price.kind)] && price.ranks == p.size("ranks"))
+      if (p.label("op") == name_of(price.kind) && price.ranks == p.size("ranks"))
         return collective_seconds(price, d(p.size("bytes")));
     }
   }

@@ -48,9 +48,6 @@ double flops_of(const Point& point);
 /// Bytes that a kernel point moves: stated with the sample, or by its op and elements.
 double bytes_of(const Point& point);
 
-/// The collective that a collective's point or a member of a pair names; nothing where it is none.
-std::optional<CollectiveKind> collective_of(const std::string& name);
-
 // One class each; they set their section of `into` and return its entries.
 std::vector<Entry> fit_gemm(const Samples& samples, int multiprocessors, Calibration& into, const std::string& source);
 std::vector<Entry> fit_grouped(const Samples& samples, Calibration& into, const std::string& source);

@@ -129,16 +129,6 @@ std::optional<Tier> tier_of(const std::string& name) {
 
 }  // namespace
 
-std::optional<CollectiveKind> collective_of(const std::string& name) {
-  static const std::map<std::string, CollectiveKind> kinds = {{"all_gather", CollectiveKind::all_gather},
-                                                              {"reduce_scatter", CollectiveKind::reduce_scatter},
-                                                              {"all_reduce", CollectiveKind::all_reduce},
-                                                              {"all_to_all", CollectiveKind::all_to_all},
-                                                              {"broadcast", CollectiveKind::broadcast}};
-  const auto found = kinds.find(name);
-  return found == kinds.end() ? std::nullopt : std::optional(found->second);
-}
-
 std::vector<Entry> fit_collectives(const Samples& samples, Calibration& into, const std::string& source) {
   std::map<std::tuple<std::string, std::int64_t, std::string>, Samples> groups;
   for (const Sample* sample : samples) {

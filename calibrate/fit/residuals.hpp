@@ -47,7 +47,8 @@ struct Errors {
 /// @param longer_than_s only points that took at least this long
 Errors errors_of(const std::vector<Residual>& residuals, bool held_out, double longer_than_s = 0);
 
-/// Points that are predicted this far off in the mean when they are held out have no rule.
+/// Points that are predicted this far off in the mean when they are held out have no rule: it would not tell a time from half of
+/// it, which the figures that a maker publishes do.
 inline constexpr double most_mean_error = 0.5;
 
 /// Sets what the entry's range is of, and the least and greatest of it.

@@ -114,7 +114,9 @@ constexpr std::array<Order, 3> orders{{{true, false, 0}, {true, true, 0.01}, {fa
 /// Indices into `lives`.
 std::vector<std::uint32_t> sorted(const std::vector<Lifetime>& lives, const RankProgram& program, const Order& order) {
   const auto program_end = static_cast<OpId>(program.ops.size());
-  // What forward keeps for backward outlives by far what an op hands to the next, or a layer's weights.
+  // What forward keeps for backward outlives by far what an op hands to the next, or a layer's weights.  Where between the two
+  // matters little: over 80 programs (five models, stages 0 to 3) a fourth, an eighth and a sixteenth of the step gave arenas
+  // of 1.001 times what is alive at the peak in the mean and 1.004 at worst, a sixty-fourth 1.002 and 1.014.
   const OpId long_life = (program.steady_end - program.steady_first) / 16;
   const auto key = [&](const Lifetime& life) {
     const OpId lifetime = life.free - life.alloc;

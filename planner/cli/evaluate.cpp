@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "planner/search/bounds.hpp"
+#include "planner/spec/devices.hpp"
 #include "planner/step/build_step.hpp"
 #include "planner/step/layers/routing.hpp"
 
@@ -67,7 +68,8 @@ std::vector<RankSample> distinct_ranks(const Scenario& scenario) {
   const int world = plan.world_size;
   const int most_rows = routing_differs(plan) ? hottest_rank(scenario) : 0;
   // As counted, another rank may have most rows in each layer, and the step waits for each of them in turn.
-  constexpr int most_singled_out = 8;
+  // Those of one node, most often: every rank that is on the clock costs as much as the first.
+  constexpr int most_singled_out = devices_per_server;
   const bool counted = plan.routing.kind == Routing::Kind::histogram && plan.expert_parallel > 1;
   if (counted && plan.engine == Engine::plimsoll) {
     std::vector<RankSample> samples{{most_rows, world}};

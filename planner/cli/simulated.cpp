@@ -2,7 +2,6 @@
 #include "planner/cli/simulated.hpp"
 
 #include <algorithm>
-#include <string_view>
 
 namespace plimsoll {
 
@@ -14,19 +13,12 @@ bool is_beyond_measurements(Evidence evidence) {
   return evidence == Evidence::extrapolated || evidence == Evidence::assumed;
 }
 
-bool is_collective(std::string_view name) {
-  constexpr CollectiveKind kinds[] = {CollectiveKind::all_gather, CollectiveKind::reduce_scatter,
-                                      CollectiveKind::all_reduce, CollectiveKind::all_to_all,
-                                      CollectiveKind::broadcast};
-  return std::any_of(std::begin(kinds), std::end(kinds), [&](CollectiveKind kind) { return name == name_of(kind); });
-}
-
 /// Collectives whose curve is of another number of ranks, or published, may be faster, which shortens at most what waits for
 /// them, or slower, which adds at most their whole time.
 void widen_by_collectives(SimulatedStep& step) {
   for (const auto& [name, use] : step.kernels) {
     const auto exposed = step.timeline.exposed.find(name);
-    if (!is_collective(name)) continue;
+    if (!collective_of(name)) continue;
     if (exposed != step.timeline.exposed.end()) step.low_s -= assumed_error * to_seconds(exposed->second);
     step.high_s += assumed_error * to_seconds(use.busy);
   }

@@ -8,7 +8,7 @@
 namespace plimsoll {
 namespace {
 
-double lack(Bytes on_device, Bytes on_host, const ClusterSpec& cluster) {
+double lacking_shares(Bytes on_device, Bytes on_host, const ClusterSpec& cluster) {
   const double device = std::max(0.0, on_device / cluster.device.memory - 1);
   const double host = cluster.host_memory.count > 0 ? std::max(0.0, on_host / cluster.host_memory - 1) : 0;
   return device + host;
@@ -90,7 +90,7 @@ class NearestSearch {
     const PlanBounds& bounds = context_.bounds[id.choice];
     Bytes device = bounds.device_memory(space_.micro_batches()[id.micro]);
     if (known != Known::closed_form_of_micro_batch) device = std::max(device, context_.memo.least_memory(id));
-    queue_.push({stands_for_others, lack(device, bounds.host_memory(), space_.asked().cluster), id, known});
+    queue_.push({stands_for_others, lacking_shares(device, bounds.host_memory(), space_.asked().cluster), id, known});
   }
 
   void take_known() {
@@ -99,7 +99,7 @@ class NearestSearch {
   }
 
   void take(const CandidateId& id, const Evaluated& evaluated) {
-    const double lacks = plimsoll::lack(evaluated, space_.asked().cluster);
+    const double lacks = lack(evaluated, space_.asked().cluster);
     if (best_ && std::pair(lacks, id) >= std::pair(least_, *best_)) return;
     best_ = id;
     least_ = lacks;
@@ -159,7 +159,7 @@ class NearestSearch {
 }  // namespace
 
 double lack(const Evaluated& evaluated, const ClusterSpec& cluster) {
-  return lack(cluster.device.memory - evaluated.margin, evaluated.host_per_node, cluster);
+  return lacking_shares(cluster.device.memory - evaluated.margin, evaluated.host_per_node, cluster);
 }
 
 Nearest nearest_to_fit(RoundContext& context) { return NearestSearch(context).run(); }

@@ -9,13 +9,39 @@
 // Source: nccl-tests, doc/PERFORMANCE.md (bus bandwidth factors).
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "planner/base/quantity.hpp"
 
 namespace plimsoll {
 
 enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast };
+
+inline constexpr std::array collective_kinds{CollectiveKind::all_gather, CollectiveKind::reduce_scatter,
+                                             CollectiveKind::all_reduce, CollectiveKind::all_to_all,
+                                             CollectiveKind::broadcast};
+
+/// As files and tables name it.
+constexpr const char* name_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::all_gather: return "all_gather";
+    case CollectiveKind::reduce_scatter: return "reduce_scatter";
+    case CollectiveKind::all_reduce: return "all_reduce";
+    case CollectiveKind::all_to_all: return "all_to_all";
+    case CollectiveKind::broadcast: return "broadcast";
+  }
+  return "";
+}
+
+/// The collective of that name; nothing if it is none's.
+constexpr std::optional<CollectiveKind> collective_of(std::string_view name) {
+  for (const CollectiveKind kind : collective_kinds)
+    if (name == name_of(kind)) return kind;
+  return std::nullopt;
+}
 
 /// What moves the bytes: NCCL's kernels, on multiprocessors, or copy engines, which read the memory of peers and add nothing up:
 /// of a reduce-scatter of two they bring the other member's part as it is, and who reads it adds.

@@ -293,11 +293,11 @@ class CalibrationReader {
 
   void collectives() {
     each(root_, "collectives", [this](ObjectReader& r) {
-      static const std::vector<std::string> kinds{"all_gather", "reduce_scatter", "all_reduce", "all_to_all",
-                                                  "broadcast"};
+      std::vector<std::string> kinds;
+      for (const CollectiveKind kind : collective_kinds) kinds.emplace_back(name_of(kind));
       static const std::vector<std::string> tiers{"nvlink", "pcie", "nic", "spine"};
       CollectivePrice price;
-      if (const auto kind = r.choice("kind", kinds)) price.kind = static_cast<CollectiveKind>(*kind);
+      if (const auto kind = r.choice("kind", kinds)) price.kind = collective_kinds[*kind];
       if (const auto tier = r.choice("tier", tiers)) price.tier = static_cast<Tier>(*tier);
       price.ranks = static_cast<int>(r.required_integer("ranks", 2, 1 << 20));
       each(r, "pieces", [&price](ObjectReader& piece) {

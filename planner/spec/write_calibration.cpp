@@ -108,8 +108,7 @@ Json kernels_json(const std::map<std::string, KernelPrice>& kernels) {
 }
 
 Json collective_json(const CollectivePrice& c) {
-  static constexpr std::array kinds{"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"};
-  Json json = {{"kind", kinds[static_cast<std::size_t>(c.kind)]}, {"tier", name_of(c.tier)}, {"ranks", c.ranks}};
+  Json json = {{"kind", name_of(c.kind)}, {"tier", name_of(c.tier)}, {"ranks", c.ranks}};
   for (const CollectivePrice::Piece& piece : c.pieces)
     json["pieces"].push_back({{"latency_us", us(piece.latency_s)}, {"bytes_per_s", rounded(piece.bytes_per_s)}});
   for (const auto& [bytes, seconds] : c.points) json["points"].push_back(Json::array({bytes, us(seconds)}));

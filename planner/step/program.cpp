@@ -133,17 +133,6 @@ const char* name_of(Routine routine) {
   return "";
 }
 
-const char* name_of(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::all_gather: return "all_gather";
-    case CollectiveKind::reduce_scatter: return "reduce_scatter";
-    case CollectiveKind::all_reduce: return "all_reduce";
-    case CollectiveKind::all_to_all: return "all_to_all";
-    case CollectiveKind::broadcast: return "broadcast";
-  }
-  return "";
-}
-
 const char* name_of(HostWorkKind kind) {
   switch (kind) {
     case HostWorkKind::fsdp_forward_hook: return "fsdp_forward_hook";

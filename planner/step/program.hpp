@@ -214,8 +214,6 @@ struct Kernel {
   }
 };
 
-const char* name_of(CollectiveKind kind);
-
 struct Compute {
   KernelId kernel = 0;
   std::uint32_t call = 0;  ///< into RankProgram::calls; 0: not stated
