@@ -198,18 +198,25 @@ Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
   ledger.allocated_peak = {replay.allocated_peak,
                            {scaled(reach.allocated.low, 1 - context.allocated_margin_below),
                             scaled(reach.allocated.high, 1 + context.allocated_margin)},
-                           context.allocated_evidence};
-  ledger.reserved_peak = {
-      replay.reserved_peak, {below(reach.reserved.low), above(reach.reserved.high)}, context.reserved_evidence};
+                           context.allocated_evidence,
+                           reach.allocated};
+  ledger.reserved_peak = {replay.reserved_peak,
+                          {below(reach.reserved.low), above(reach.reserved.high)},
+                          context.reserved_evidence,
+                          reach.reserved};
   const Evidence device = std::max(context.reserved_evidence, context.outside.evidence);
-  const auto on_device = [&](Interval reserved) {
-    return Interval{reserved.low + outside, reserved.high + outside + context.outside.beyond};
+  const auto with_outside = [&](Interval reserved, Bytes beyond) {
+    return Interval{reserved.low + outside, reserved.high + outside + beyond};
   };
-  ledger.device_peak = {replay.reserved_peak + outside, on_device(ledger.reserved_peak.interval), device};
+  const auto on_device = [&](Bytes value, Interval interval, Interval replayed) {
+    return Figure{value + outside, with_outside(interval, context.outside.beyond), device,
+                  with_outside(replayed, Bytes(0))};
+  };
+  ledger.device_peak = on_device(replay.reserved_peak, ledger.reserved_peak.interval, reach.reserved);
   const bool in_step = is_step(replay.job_peak_phase);
   const Interval job{in_step ? below(reach.job.low) : reach.job.low,
                      std::max(in_step ? above(reach.job.high) : reach.job.high, ledger.reserved_peak.interval.high)};
-  ledger.job_device_peak = {replay.job_reserved_peak + outside, on_device(job), device};
+  ledger.job_device_peak = on_device(replay.job_reserved_peak, job, reach.job);
   ledger.peak_phase = replay.peak_phase;
   ledger.job_peak_phase = replay.job_peak_phase;
   judge_device(ledger, program, events, context);

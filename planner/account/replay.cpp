@@ -17,11 +17,6 @@ namespace {
 constexpr std::int64_t unit = 512;
 
 Bytes rounded(Bytes size) { return Bytes(std::max(unit, round_up(size.count, unit))); }
-Bytes pinned_block(const BufferDecl& buffer) {
-  return Bytes(static_cast<std::int64_t>(
-      std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(1, buffer.size.count)))));
-}
-
 /// Host memory of one rank: pageable bytes, and pinned blocks that stay cached by their power of two.
 class HostMemory {
  public:
@@ -359,6 +354,11 @@ class Walker {
 };
 
 }  // namespace
+
+Bytes pinned_block(const BufferDecl& buffer) {
+  return Bytes(static_cast<std::int64_t>(
+      std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(1, buffer.size.count)))));
+}
 
 Replay replay_allocator(const RankProgram& program, const ReplayOptions& options) {
   return replay_allocator(program, MemoryEvents(program), options);

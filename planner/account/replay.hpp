@@ -16,6 +16,9 @@ namespace plimsoll {
 
 class MemoryEvents;
 
+/// What a pinned buffer takes on the host: the next power of two.
+Bytes pinned_block(const BufferDecl& buffer);
+
 /// What a phase of the job leaves and reaches.  Host figures are tensors only, without the process itself.
 struct PhaseMemory {
   std::string name;

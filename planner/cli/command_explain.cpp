@@ -53,21 +53,16 @@ Diagnostics wrong_choice(const Evaluation& evaluation, const ExplainOptions& opt
   std::vector<std::string> names;
   for (const PhaseSpan& span : evaluation.rank_program().phases) names.emplace_back(span.name);
   const std::string& phase = options.filter.phase;
-  if (!phase.empty() && std::find(names.begin(), names.end(), phase) == names.end())
-    wrong.push_back({Severity::error,
-                     "cli.phase",
-                     {},
-                     fmt::format("there is no phase {}", phase),
-                     {},
-                     fmt::format("{}", fmt::join(names, ", "))});
+  if (!phase.empty() && std::find(names.begin(), names.end(), phase) == names.end()) {
+    const auto near = nearest(phase, names);
+    wrong.push_back(make_error(
+        "cli.phase", fmt::format("there is no phase {}", phase),
+        fmt::format("{}phases: {}", near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(names, ", "))));
+  }
   const int layers = static_cast<int>(evaluation.scenario.model.layers.size());
-  if (options.layer && (*options.layer < 0 || *options.layer >= layers))
-    wrong.push_back({Severity::error,
-                     "cli.layer",
-                     {},
-                     fmt::format("there is no layer {}", *options.layer),
-                     {},
-                     fmt::format("0 to {}", layers - 1)});
+  if (options.layer && *options.layer >= layers)
+    wrong.push_back(make_error("cli.layer", fmt::format("there is no layer {}", *options.layer),
+                               fmt::format("0 to {}", layers - 1)));
   return wrong;
 }
 
@@ -105,11 +100,14 @@ std::function<int()> declare_explain(CLI::App& app) {
   auto options = std::make_shared<ExplainOptions>();
   add_common_inputs(app, options->inputs, {.rank = true});
   auto* peak = app.add_flag("--peak", options->peak, "what is alive at the peak of a steady step");
-  app.add_option("--number", options->number, "the formula behind a number of the ledger's or the volumes' JSON")
+  app.add_option("--number", options->number,
+                 "the formula behind a number of the ledger's JSON, or per_gpu_bytes_per_step of volumes'")
       ->type_name("NAME")
       ->excludes(peak);
   app.add_option("--phase", options->filter.phase, "list this phase only, e.g. steady_backward");
-  app.add_option("--layer", options->layer, "list this decoder layer only")->type_name("N");
+  app.add_option("--layer", options->layer, "list this decoder layer only")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("--no-memory", options->no_memory, "leave allocations and frees out of the listing");
   return [options] { return explain(*options); };
 }

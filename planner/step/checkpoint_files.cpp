@@ -19,6 +19,17 @@ constexpr std::int64_t per_partitioned_parameter = 83, optimizer_file = 1200;
 constexpr std::int64_t stage3_placeholder = 500;  // a parameter's record in the model file of a stage-3 rank
 constexpr std::int64_t fp32_script = 38580, torch_script = 2490;
 
+/// What a file holds: tensors' elements, and all that torch.save writes.
+struct Written {
+  std::int64_t bytes = 0, tensors = 0;
+  Written& operator+=(const Written& other) {
+    bytes += other.bytes;
+    tensors += other.tensors;
+    return *this;
+  }
+  Written operator+(std::int64_t records) const { return {bytes + records, tensors}; }
+};
+
 class CheckpointWriter {
  public:
   CheckpointWriter(const Scenario& scenario, std::string_view tag)
@@ -58,10 +69,10 @@ class CheckpointWriter {
   std::int64_t state() const { return master() + 2 * size_of(plan_.optimizer.moments); }  // bytes per element
 
   /// `count` zip entries of `payload` bytes together.
-  static std::int64_t storages(std::int64_t count, std::int64_t payload, std::string_view stem) {
+  static Written storages(std::int64_t count, std::int64_t payload, std::string_view stem) {
     const std::int64_t name = static_cast<std::int64_t>(stem.size()) + 9;  // "stem/data/123"
     const std::int64_t beyond = count > 0 && payload / count > (std::int64_t{4} << 30) ? 40 : 0;
-    return payload + count * (round_up(16 + 30 + name + 4, 64) + 46 + name + beyond);
+    return {payload + count * (round_up(16 + 30 + name + 4, 64) + 46 + name + beyond), payload};
   }
 
   std::int64_t module_records() const {
@@ -75,8 +86,8 @@ class CheckpointWriter {
 
   std::int64_t tensor_records() const { return tensors_ * per_tensor + names_; }
 
-  void add(std::string_view folder, std::string_view stem, std::string_view ending, std::int64_t bytes) {
-    files_.push_back({fmt::format("{}/{}{}", folder, stem, ending), Bytes(bytes)});
+  void add(std::string_view folder, std::string_view stem, std::string_view ending, const Written& written) {
+    files_.push_back({fmt::format("{}/{}{}", folder, stem, ending), Bytes(written.bytes), Bytes(written.tensors)});
   }
 
   std::string checkpoint() const { return fmt::format("checkpoint/{}", tag_); }
@@ -84,7 +95,7 @@ class CheckpointWriter {
   std::vector<OptimizerGroup> groups(int rank) { return optimizer_groups(plan_, rank, model_->parameters_in_order); }
 
   /// The 16-bit weights as storages: the flat buffers, or a storage a parameter.
-  std::int64_t weight_storages(std::string_view stem) {
+  Written weight_storages(std::string_view stem) {
     std::int64_t payload = 0, count = 0;
     if (plan_.zero.stage == 1 || plan_.zero.stage == 2) {
       for (const OptimizerGroup& group : groups(0)) {
@@ -115,7 +126,7 @@ class CheckpointWriter {
 
   void model_file() {
     const std::string_view stem = "mp_rank_00_model_states";
-    std::int64_t bytes = tensor_records() + module_records() + per_file + config;
+    Written written{tensor_records() + module_records() + per_file + config};
     if (moe_) {
       std::int64_t payload = narrow() * dense_, count = dense_tensors_;
       if (scenario_.model.tied_embeddings) {
@@ -126,20 +137,20 @@ class CheckpointWriter {
         for (const MoeSpec& moe : model_->mixtures) {  // the router has two names
           payload += narrow() * moe.experts * scenario_.model.hidden;
           ++count;
-          bytes += 700 + 860 * std::int64_t{plan_.expert_parallel} + 4 * moe.experts;
+          written.bytes += 700 + 860 * std::int64_t{plan_.expert_parallel} + 4 * moe.experts;
         }
       }
-      bytes += storages(count, payload, stem);
+      written += storages(count, payload, stem);
     } else {
-      bytes += weight_storages(stem);
+      written += weight_storages(stem);
     }
-    if (plan_.zero.stage == 0) bytes += optimizer_state(stem);
-    if (plan_.zero.stage > 0) bytes += tensors_ * per_parameter_shape + names_;
-    add(checkpoint(), stem, ".pt", bytes);
+    if (plan_.zero.stage == 0) written += optimizer_state(stem);
+    if (plan_.zero.stage > 0) written.bytes += tensors_ * per_parameter_shape + names_;
+    add(checkpoint(), stem, ".pt", written);
   }
 
   /// Stage 0: masters (none beside an fp32 model), moments and a step counter a parameter.
-  std::int64_t optimizer_state(std::string_view stem) const {
+  Written optimizer_state(std::string_view stem) const {
     const bool masters = plan_.compute_dtype() != DType::fp32;
     const auto count = static_cast<std::int64_t>(model_->parameters_in_order.size());
     const std::int64_t bytes = state() - (masters ? 0 : master());
@@ -177,7 +188,7 @@ class CheckpointWriter {
     }
     for (int r = 0; r < plan_.world_size; ++r) {
       const std::string stem = fmt::format("zero_pp_rank_{}_mp_rank_00_model_states", r);
-      add(checkpoint(), stem, ".pt", tensors_ * stage3_placeholder + config + per_file + frozen);
+      add(checkpoint(), stem, ".pt", {tensors_ * stage3_placeholder + config + per_file + frozen, frozen});
     }
   }
 

@@ -24,6 +24,7 @@ namespace plimsoll {
 struct CheckpointFile {
   std::string name;  ///< "save_16bit/m.bin", "checkpoint/global_step1/mp_rank_00_model_states.pt"
   Bytes bytes;
+  Bytes tensors{};  ///< of them, the elements of the tensors; the rest is what torch.save writes around them
 };
 
 /// Empty for other engines than DeepSpeed.
