@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "calibrate/samples/text_lines.hpp"
 #include "planner/base/machine_error.hpp"
@@ -26,21 +27,24 @@ class Characters {
   struct Source {
     explicit Source(const std::string& path) : reader(path) { refill(); }
     void refill() {
-      std::string_view piece = reader.next();
+      do {
+        const std::string_view piece = reader.next();
+        text = std::exchange(held, {}).append(piece);
+        if (piece.empty()) break;
+        const std::size_t whole = text.find_last_not_of(" :Na") + 1;
+        held = text.substr(whole);
+        text.resize(whole);
+      } while (text.empty());
       // Python writes NaN where a number is due, which is no JSON: as 0 it is counted among the times that are none.
-      if (piece.find("NaN") != std::string_view::npos) {
-        mended = piece;
-        for (std::size_t i = 0; (i = mended.find("NaN", i)) != std::string::npos; i += 3) {
-          const std::size_t before = i == 0 ? std::string::npos : mended.find_last_not_of(' ', i - 1);
-          if (before != std::string::npos && mended[before] == ':') mended.replace(i, 3, "0.0");
-        }
-        piece = mended;
+      for (std::size_t i = 0; (i = text.find("NaN", i)) != std::string::npos; i += 3) {
+        const std::size_t before = i == 0 ? std::string::npos : text.find_last_not_of(' ', i - 1);
+        if (before != std::string::npos && text[before] == ':') text.replace(i, 3, "0.0");
       }
-      at = piece.data();
-      end = at + piece.size();
+      at = text.data();
+      end = at + text.size();
     }
     PieceReader reader;
-    std::string mended;
+    std::string text, held;  ///< held: what may be the beginning of ": NaN" waits for the rest of it
     const char *at = nullptr, *end = nullptr;
   };
 

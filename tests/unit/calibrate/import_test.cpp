@@ -166,6 +166,23 @@ TEST(Kineto, TimesThatAreNoneAreCountedAndTheRestUsed) {
   EXPECT_EQ(imported->samples.size(), 2U);
 }
 
+// The file is read in pieces of 2^18 bytes.
+TEST(Kineto, TimesThatAreNoneMayStandAcrossPieces) {
+  const test::TemporaryFolder folder;
+  const std::string whole = "\"dur\":500", none = "\"dur\": NaN";
+  std::string text = std::string(trace) + "]}";
+  text.replace(text.find(whole), whole.size(), none);
+  const std::size_t first = text.find("NaN");
+  for (std::size_t before = 0; before < 5; ++before) {
+    const std::string padded = std::string((std::size_t{1} << 18) - first - 3 + before, ' ') + text;
+    ASSERT_EQ(padded.find("NaN"), (std::size_t{1} << 18) - 3 + before);
+    const auto imported = import_kineto(folder.write("t.json", padded), {});
+    ASSERT_TRUE(imported);
+    EXPECT_TRUE(imported.diagnostics().empty()) << before;
+    EXPECT_EQ(imported->samples.size(), 2U) << before;
+  }
+}
+
 TEST(GoogleBenchmark, UnknownUnitsAndTimesThatAreNoneAreNamedByLine) {
   const test::TemporaryFolder folder;
   const auto imported = import_google_benchmark(folder.write("b.json", R"({"benchmarks":[
