@@ -41,7 +41,7 @@ Result<Imported> import_one(const std::string& path, const ImportOptions& option
 }
 
 void print_found(const std::string& path, const Imported& found) {
-  print(fmt::format("{}: {}, {} samples\n", path, name_of(found.kind), found.samples.size()));
+  print(fmt::format("{}: {}, {}\n", path, name_of(found.kind), counted(std::ssize(found.samples), "sample")));
   std::map<std::string, int> kinds;
   for (const Sample& sample : found.samples) {
     const Point& p = sample.point;

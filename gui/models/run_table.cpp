@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "planner/base/format.hpp"
+
 namespace plimsoll::gui {
 
 TableData run_table(const RunComparison& run) {
@@ -45,9 +47,8 @@ TableData run_steps_table(const RunComparison& run) {
 
 std::string run_in_words(const RunComparison& run) {
   const RunLog& log = run.log;
-  return fmt::format("{} on the {} backend, loss {:.4f} to {:.4f}.",
-                     log.steps.size() == 1 ? "One step" : fmt::format("{} steps", log.steps.size()), log.backend,
-                     log.steps.front().loss, log.steps.back().loss) +
+  return fmt::format("{} on the {} backend, loss {:.4f} to {:.4f}.", counted(std::ssize(log.steps), "step"),
+                     log.backend, log.steps.front().loss, log.steps.back().loss) +
          (log.backend == "host" ? "  The host backend is the numerical reference: its time is not the cluster's." : "");
 }
 

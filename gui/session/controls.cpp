@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "planner/base/format.hpp"
+
 namespace plimsoll::gui {
 namespace {
 
@@ -196,7 +198,7 @@ std::vector<Control> make_controls() {
 /// Why the scenario with this value is refused; "" if it is not.
 std::string refusal(const Inputs& inputs, const std::string& key, const std::string& value) {
   if (key == "world_size" && std::stoi(value) > inputs.cluster()->world())
-    return fmt::format("the cluster has {} GPUs; add nodes", inputs.cluster()->world());
+    return fmt::format("the cluster has {}; add nodes", counted(inputs.cluster()->world(), "GPU"));
   const auto scenario = inputs.with({key + "=" + value});
   if (scenario) return {};
   for (const Diagnostic& diagnostic : scenario.diagnostics()) {

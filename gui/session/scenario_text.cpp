@@ -26,7 +26,7 @@ InputOptions options_of(const ScenarioText& text) {
   InputOptions options;
   options.model = text.model;
   options.cluster = text.cluster;
-  if (text.nodes > 0) options.nodes = text.nodes;
+  if (text.nodes > 0) options.nodes = std::to_string(text.nodes);
   (text.is_ds_config ? options.ds : options.plan) = text.plan_file;
   for (const auto& [key, value] : text.settings) options.sets.push_back(key + "=" + value);
   return options;

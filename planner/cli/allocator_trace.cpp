@@ -35,7 +35,7 @@ class TraceReader {
       return std::move(diagnostics_);
     }
     for (const Node* event : events->items()) read_event(*event);
-    if (untold_ > 0) error(*events, "trace.event", fmt::format("{} more events like these are broken", untold_), {});
+    if (untold_ > 0) error(*events, "trace.event", fmt::format("events as broken as these: {} more", untold_), {});
     if (record_.events.empty() && !has_errors(diagnostics_))
       error(*events, "trace.form", "the trace has no events", {});
     if (record_.events.empty()) return std::move(diagnostics_);

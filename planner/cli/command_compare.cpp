@@ -67,7 +67,7 @@ void print_lifetimes(const std::vector<TensorGroup>& groups) {
   for (const TensorGroup& group : groups) {
     const int low = std::min(std::abs(group.shift_low), std::abs(group.shift_high));
     const int high = std::max(std::abs(group.shift_low), std::abs(group.shift_high));
-    std::string shift = fmt::format("{} allocation{}", high, high == 1 ? "" : "s");
+    std::string shift = counted(high, "allocation");
     if (low != high) shift = fmt::format("{} to {}", low, shift);
     const char* when = group.shift_low > 0 ? "later" : group.shift_high < 0 ? "earlier" : "earlier or later";
     table.row({group.phase, fmt::format("{} x", group.count), size_in_words(group), group.name, layers_in_words(group),
@@ -121,11 +121,6 @@ Diagnostic of_another_program(const AllocatorRecord& record, const TraceComparis
   return diagnostic;
 }
 
-int usage(const std::string& message) {
-  fmt::print(stderr, "plimsoll compare: {}\n", message);
-  return exit_code::usage;
-}
-
 int compare_records(const CompareOptions& options, Bytes threshold) {
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
@@ -158,8 +153,8 @@ std::optional<Diagnostic> of_another_step(const ProfilerTrace& trace, const Kine
   diagnostic.place.file = std::move(file);
   diagnostic.code = "compare.program";
   if (trace.world_size > 0 && trace.world_size != scenario.plan.world_size) {
-    diagnostic.message =
-        fmt::format("this is a trace of {} ranks, and the plan has {}", trace.world_size, scenario.plan.world_size);
+    diagnostic.message = fmt::format("this is a trace of {}, and the plan has {}", counted(trace.world_size, "rank"),
+                                     scenario.plan.world_size);
     return diagnostic;
   }
   if (comparison.likeness() >= least_shared) return std::nullopt;
@@ -223,10 +218,11 @@ int compare_with(const CompareOptions& options) {
   if (!options.kineto.empty()) return compare_kineto(options);
   if (!options.run_log.empty()) return compare_log(options);
   if (options.allocator_trace.empty() && options.snapshot.empty())
-    return usage("what was measured? Give --allocator-trace FILE, --snapshot FILE, --kineto FILE or --run-log FILE");
+    return refuse_usage(
+        "compare", "what was measured? Give --allocator-trace FILE, --snapshot FILE, --kineto FILE or --run-log FILE");
   const auto threshold = parse_bytes(options.threshold);
   if (!threshold || threshold->count < 0)
-    return usage(fmt::format("--threshold {} is no size, for example \"1 MiB\"", options.threshold));
+    return refuse_usage("compare", fmt::format("--threshold {} is no size, for example \"1 MiB\"", options.threshold));
   return compare_records(options, *threshold);
 }
 

@@ -56,17 +56,21 @@ std::string change(double value, int decimals) {
   return fmt::format("{:+.{}f}", std::round(value * scale) / scale + 0.0, decimals);
 }
 
+/// What the tables' two decimals show as more than nothing.
+constexpr double least_shown = 0.005;
+
 /// @param divisor 2^30 for bytes in GiB, 0 for figures in their own unit
 std::string table_of(const char* title, const DiffTerms& terms, double divisor) {
   Table table({{title}, {"A", Align::right}, {"B", Align::right}, {"B - A", Align::right}, {"", Align::right}});
   for (const DiffTerm& term : terms) {
     if (term.a == 0 && term.b == 0) continue;
     const double difference = term.b - term.a;
-    const std::string share = term.a != 0 ? change(100 * difference / std::abs(term.a), 1) + " %" : "";
     if (divisor > 0) {
+      const std::string share = change_in_words(term, least_shown * divisor);
       table.row({term.name, fmt::format("{:.2f}", term.a / divisor), fmt::format("{:.2f}", term.b / divisor),
                  change(difference / divisor, 2), share});
     } else {
+      const std::string share = change_in_words(term, 1e-3 * std::max(std::abs(term.a), std::abs(term.b)));
       table.row({term.name.substr(0, term.name.find(", s")), figure(term, term.a), figure(term, term.b),
                  (difference < 0 ? "-" : "+") + figure(term, std::abs(difference)), share});
     }

@@ -25,19 +25,16 @@ namespace {
 constexpr int bar_cells = 40;
 
 /// A change to more GPUs than the cluster has is one of the cluster, too.
-void print_larger_cluster(const ClusterSpec& cluster, const Remedy& remedy) {
-  constexpr std::string_view key = "world_size=";
-  for (const std::string& set : remedy.sets) {
-    if (!set.starts_with(key) || std::stoi(set.substr(key.size())) <= cluster.world()) continue;
-    const std::string gpus = set.substr(key.size());
-    const std::vector<std::string> known = device_names();
-    const bool is_preset = std::find(known.begin(), known.end(), cluster.device.name) != known.end();
-    print(fmt::format("That takes a cluster of {} GPUs{}\n", gpus,
-                      is_preset ? fmt::format(": --cluster {}x{}", gpus, cluster.device.name) : ""));
-  }
+void print_larger_cluster(const Inputs& inputs, const Remedy& remedy) {
+  const Result<Scenario> changed = inputs.with(remedy.sets);
+  if (!changed || changed->plan.world_size <= inputs.cluster()->world()) return;
+  const int gpus = changed->plan.world_size;
+  const std::string& device = inputs.cluster()->device.name;
+  print(fmt::format("That takes a cluster of {}{}\n", counted(gpus, "GPU"),
+                    find_server(device) != nullptr ? fmt::format(": --cluster {}x{}", gpus, device) : ""));
 }
 
-void print_verdict(const Evaluation& evaluation, const std::optional<Remedy>& remedy) {
+void print_verdict(const Inputs& inputs, const Evaluation& evaluation, const std::optional<Remedy>& remedy) {
   const Ledger& ledger = evaluation.ledger;
   if (ledger.breaks_on_host) {
     print(fmt::format("{}: {} of a node's host memory\n", paint(name_of(ledger.verdict), colour_of(ledger.verdict)),
@@ -57,7 +54,7 @@ void print_verdict(const Evaluation& evaluation, const std::optional<Remedy>& re
   print(fmt::format("Smallest change with which it {}:{} (margin {} GiB)\n",
                     remedy->verdict == Verdict::fits ? "fits" : "is tight", paint(sets, Colour::bold),
                     gibibytes(remedy->margin)));
-  print_larger_cluster(evaluation.scenario.cluster, *remedy);
+  print_larger_cluster(inputs, *remedy);
 }
 
 Colour colour_of_row(const LedgerRow& row, const Ledger& ledger) {
@@ -122,13 +119,14 @@ void print_phases(const Ledger& ledger) {
 
 void print_rest(const Evaluation& evaluation) {
   const Ledger& ledger = evaluation.ledger;
-  print(fmt::format("\nHost memory of a node: {}, {} ranks: {}\n",
-                    of_in_words(ledger.host_per_node, ledger.host_capacity), evaluation.context.ranks_per_node,
+  print(fmt::format("\nHost memory of a node: {}, {}: {}\n", of_in_words(ledger.host_per_node, ledger.host_capacity),
+                    counted(evaluation.context.ranks_per_node, "rank"),
                     paint(name_of(ledger.host_verdict), colour_of(ledger.host_verdict))));
   const std::vector<CheckpointFile> files = checkpoint_files(evaluation.scenario);
   Bytes total;
   for (const CheckpointFile& file : files) total += file.bytes;
-  if (!files.empty()) print(fmt::format("Saving writes {} files, {} GiB\n", files.size(), gibibytes(total)));
+  if (!files.empty())
+    print(fmt::format("Saving writes {}, {} GiB\n", counted(std::ssize(files), "file"), gibibytes(total)));
   const ParameterCounts counts = parameters_of(evaluation.scenario);
   print(fmt::format("Parameters: {}, {} of them active a token; dense {}, experts {}\n", format_count(counts.total),
                     format_count(counts.active), format_count(counts.dense), format_count(counts.expert)));
@@ -151,7 +149,7 @@ int ledger(const InputOptions& options) {
     print(ledger_json(evaluation, remedy));
     return exit_code::ok;
   }
-  print_verdict(evaluation, remedy);
+  print_verdict(*inputs, evaluation, remedy);
   print_categories(evaluation);
   print_figures(evaluation.ledger);
   print_phases(evaluation.ledger);

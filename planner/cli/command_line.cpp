@@ -40,6 +40,24 @@ int unknown_command(const CommandLine& line, std::span<const Command> commands, 
       line, fmt::format("there is no command {}{}", name, near ? fmt::format("; did you mean {}?", *near) : ""), "");
 }
 
+/// What is wrong with a command line that the library refuses, in words: an option that there is not comes before one that is
+/// missing, which it was meant to be.
+std::string refusal_of(const CLI::App& command, const CLI::ParseError& error, std::span<char*> arguments) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  for (const std::string argument : arguments) {
+    const std::string name = argument.substr(0, argument.find('='));
+    if (!name.starts_with("--") || name.size() == 2 || command.get_allow_extras()) continue;
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const auto near = nearest(name, known);
+    return fmt::format("there is no option {}{}", name, near ? fmt::format("; did you mean {}?", *near) : "");
+  }
+  const std::vector<std::string> extras = command.remaining();
+  const bool lacks = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  return error.what() + (lacks && !extras.empty() ? fmt::format(", and {} is not expected", extras.front()) : "");
+}
+
 }  // namespace
 
 int run_commands(const CommandLine& line, std::span<const Command> commands, int argc, char** argv) {
@@ -55,7 +73,12 @@ int run_commands(const CommandLine& line, std::span<const Command> commands, int
     runs[command.name] = command.declare(*sub);
   }
   const std::string first = argc > 1 ? argv[1] : "";
-  if (!first.empty() && first.front() != '-' && !runs.contains(first)) return unknown_command(line, commands, first);
+  if (first.empty()) {
+    std::vector<std::string> names;
+    for (const Command& command : commands) names.emplace_back(command.name);
+    return usage_error(line, fmt::format("which command? {}", fmt::join(names, ", ")), "");
+  }
+  if (first.front() != '-' && !runs.contains(first)) return unknown_command(line, commands, first);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
@@ -63,7 +86,10 @@ int run_commands(const CommandLine& line, std::span<const Command> commands, int
     finish_output();
     return code;
   } catch (const CLI::ParseError& error) {
-    return usage_error(line, error.what(), runs.contains(first) ? first : "");
+    const std::string asked = runs.contains(first) ? first : "";
+    const CLI::App& command = asked.empty() ? app : *app.get_subcommand(asked);
+    const std::span<char*> arguments(argv + 1, static_cast<std::size_t>(argc - 1));
+    return usage_error(line, refusal_of(command, error, arguments), asked);
   }
   const CLI::App& command = *app.get_subcommands().front();
   for (const CLI::Option* option : command.get_options()) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "planner/base/format.hpp"
 #include "planner/cli/commands.hpp"
 #include "planner/cli/interrupt.hpp"
 #include "planner/cli/recommendation.hpp"
@@ -32,14 +33,14 @@ std::optional<Diagnostic> indivisible(const Plan& asked, std::int64_t global_bat
   if (!asked.states("/world_size"))
     while (gpus % 2 == 0) gpus /= 2;
   std::int64_t multiple = gpus;
-  std::string of = fmt::format("{} GPU{}", gpus, gpus == 1 ? "" : "s");
+  std::string of = counted(gpus, "GPU");
   if (asked.states("/micro_batch")) {
     multiple *= asked.micro_batch;
     of += fmt::format(" x micro-batch {}", asked.micro_batch);
   }
   if (asked.states("/gradient_accumulation")) {
     multiple *= asked.gradient_accumulation;
-    of += fmt::format(" x {} micro-batches a step", asked.gradient_accumulation);
+    of += fmt::format(" x {} accumulated", asked.gradient_accumulation);
   }
   if (global_batch % multiple == 0) return std::nullopt;
   const std::int64_t nearest = std::max<std::int64_t>(1, (global_batch + (multiple - 1) / 2) / multiple) * multiple;

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -33,7 +34,8 @@ struct Options {
   InputOptions inputs;
   std::string trace;
   std::vector<std::string> stragglers;
-  std::optional<double> tokens, price;
+  std::string tokens;
+  std::optional<double> price;
 };
 
 struct Budget {
@@ -42,9 +44,10 @@ struct Budget {
 };
 
 std::optional<Budget> budget_of(const Options& options, const Evaluation& evaluation, const SimulatedStep& step) {
-  if (!options.tokens) return std::nullopt;
+  const std::optional<double> tokens = parse_count(options.tokens);
+  if (!tokens) return std::nullopt;
   const int gpus = evaluation.scenario.plan.world_size;
-  const double seconds = *options.tokens / (step.tokens_per_s_per_gpu * gpus);
+  const double seconds = *tokens / (step.tokens_per_s_per_gpu * gpus);
   Budget budget{seconds / 86400, seconds / 3600 * gpus, {}};
   if (options.price) budget.cost = budget.gpu_hours * *options.price;
   return budget;
@@ -163,8 +166,11 @@ void print_simulation(const Evaluation& evaluation, const SimulatedStep& step, c
   print(fmt::format("\n  {:.0f} tokens/s per GPU   {:.1f} TFLOP/s per GPU   MFU {:.1f} %   device idle {:.1f} %\n",
                     step.tokens_per_s_per_gpu, step.model_tflops_per_gpu, 100 * step.mfu, 100 * step.idle_share));
   if (budget) {
-    print(fmt::format("  {:.1f} days, {:.0f} GPU-hours{}\n", budget->days, budget->gpu_hours,
-                      budget->cost ? fmt::format(", {:.0f} in all", *budget->cost) : ""));
+    const auto whole = [](double number) {  // beyond this a double's digits say nothing
+      return number < 1e15 ? format_count(std::llround(number)) : fmt::format("{:.3g}", number);
+    };
+    print(fmt::format("  {:.1f} days, {} GPU-hours{}\n", budget->days, whole(budget->gpu_hours),
+                      budget->cost ? fmt::format(", {} in all", whole(*budget->cost)) : ""));
   }
   Table exposed({{"compute waits for"}, {"time", Align::right}, {"of the step", Align::right}, {""}});
   for (const std::string& cause : exposures) {
@@ -187,38 +193,36 @@ void print_simulation(const Evaluation& evaluation, const SimulatedStep& step, c
 }
 
 /// "3=1.5": rank 3 computes 1.5 times as long.
-Result<std::map<int, double>> read_stragglers(const std::vector<std::string>& texts, int world) {
-  std::map<int, double> result;
-  Diagnostics wrong;
-  for (const std::string& text : texts) {
-    int rank = -1;
-    double factor = 0;
-    int used = 0;
-    const int read = std::sscanf(text.c_str(), "%d=%lf%n", &rank, &factor, &used);
-    if (read != 2 || used != static_cast<int>(text.size()) || rank < 0 || rank >= world ||
-        !(factor >= 1 && factor <= 1000)) {
-      wrong.push_back(
-          {Severity::error,
-           "cli.straggler",
-           {},
-           fmt::format("--straggler {} is not RANK=FACTOR", text),
-           {},
-           fmt::format("a rank from 0 to {} and a factor from 1 to 1000, as in --straggler 3=1.5", world - 1)});
-    } else if (!result.try_emplace(rank, factor).second) {
-      wrong.push_back(
-          {Severity::error, "cli.straggler", {}, fmt::format("--straggler states rank {} twice", rank), {}, {}});
-    }
-  }
-  if (!wrong.empty()) return wrong;
-  return result;
+std::optional<std::pair<int, double>> straggler_of(const std::string& text) {
+  int rank = -1;
+  double factor = 0;
+  int used = 0;
+  const int read = std::sscanf(text.c_str(), "%d=%lf%n", &rank, &factor, &used);
+  if (read != 2 || used != static_cast<int>(text.size()) || rank < 0 || !(factor >= 1 && factor <= 1000))
+    return std::nullopt;
+  return std::pair(rank, factor);
+}
+
+/// Those of the options, which have been checked; nothing if one is stated twice.
+std::optional<std::map<int, double>> stragglers_of(const Options& options) {
+  std::map<int, double> stragglers;
+  for (const std::string& text : options.stragglers)
+    if (!stragglers.insert(*straggler_of(text)).second) return std::nullopt;
+  return stragglers;
 }
 
 int simulate(const Options& options) {
+  const auto stragglers = stragglers_of(options);
+  if (!stragglers) return refuse_usage("simulate", "--straggler states a rank twice");
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
   const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
-  const auto stragglers = read_stragglers(options.stragglers, evaluation.scenario.plan.world_size);
-  if (!stragglers) return refuse(stragglers.diagnostics(), options.inputs.json);
+  const int world = evaluation.scenario.plan.world_size;
+  if (!stragglers->empty() && stragglers->rbegin()->first >= world)
+    return refuse(
+        {make_error("cli.straggler", fmt::format("there is no rank {} to straggle", stragglers->rbegin()->first),
+                    fmt::format("0 to {}", world - 1))},
+        options.inputs.json);
   const auto calibration = load_calibration(options.inputs.calibration, evaluation.scenario.cluster);
   if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   print_diagnostics(calibration.diagnostics());
@@ -250,9 +254,17 @@ std::function<int()> declare_simulate(CLI::App& app) {
   add_common_inputs(app, options->inputs, {.rank = true});
   app.add_option("--trace", options->trace, "write the timeline as a Chrome/Perfetto trace")->type_name("FILE");
   app.add_option("--straggler", options->stragglers, "a rank whose kernels take FACTOR times as long")
-      ->type_name("RANK=FACTOR");
-  auto* tokens = app.add_option("--tokens", options->tokens, "tokens to train on, e.g. 1e12: adds days and GPU-hours")
-                     ->check(number_from(1, 1e18));
+      ->type_name("RANK=FACTOR")
+      ->check([](const std::string& text) {
+        return straggler_of(text) ? std::string() : text + " is no rank with a factor from 1 to 1000, such as 3=1.5";
+      });
+  auto* tokens = app.add_option("--tokens", options->tokens, "tokens to train on, e.g. 15T: adds days and GPU-hours")
+                     ->type_name("N")
+                     ->check([](const std::string& text) {
+                       const std::optional<double> number = parse_count(text);
+                       const bool good = number && *number >= 1 && *number <= 1e18;
+                       return good ? std::string() : text + " is no number from 1 to 1e18, such as 300B or 15T";
+                     });
   app.add_option("--price", options->price, "price of a GPU-hour: adds the cost of the tokens")
       ->check(number_from(0, 1e9))
       ->needs(tokens);

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <memory>
 
 #include "planner/base/format.hpp"
@@ -75,7 +77,8 @@ std::vector<SweepRow> rows_of(const Inputs& inputs, const std::vector<Axis>& axe
         row.tokens_per_s = static_cast<double>(evaluation.program.tokens_per_step_per_rank) / row.step_time.count;
     } else {
       for (const Diagnostic& diagnostic : scenario.diagnostics())
-        if (diagnostic.severity == Severity::error && row.refusal.empty()) row.refusal = diagnostic.message;
+        if (diagnostic.severity == Severity::error && row.refusal.empty())
+          row.refusal = diagnostic.message + (diagnostic.help.empty() ? "" : "; " + diagnostic.help);
     }
     rows.push_back(std::move(row));
     more = false;
@@ -144,48 +147,55 @@ void print_table(const std::vector<Axis>& axes, const std::vector<SweepRow>& row
       table.text()));
 }
 
-std::optional<std::vector<Axis>> read_axes(const std::vector<std::string>& keys) {
-  std::vector<Axis> axes;
+constexpr std::array<std::string_view, 4> separators = {"...", "..", "-", ":"};
+
+/// "1..8", "1-8", "1:8:2": what other programs take for a range.
+bool is_range(const std::string& value) {
+  constexpr const char* digits = "0123456789";
+  const std::string rest = value.substr(std::min(value.find_first_not_of(digits), value.size()));
+  if (rest.empty() || rest.size() == value.size()) return false;
+  return std::any_of(separators.begin(), separators.end(), [&](std::string_view separator) {
+    return rest.starts_with(separator) && rest.find_first_of(digits) == separator.size();
+  });
+}
+
+/// @return why it is none, in words
+std::string read_axes(const std::vector<std::string>& keys, std::vector<Axis>& axes) {
   std::size_t rows = 1;
   for (const std::string& text : keys) {
     const auto axis = axis_of(text);
-    if (!axis) {
-      fmt::print(stderr, "plimsoll sweep: {} is not KEY=A,B,C\n", text);
-      return std::nullopt;
-    }
+    if (!axis) return fmt::format("{} is not KEY=A,B,C", text);
+    for (const std::string& value : axis->values)
+      if (is_range(value))
+        return fmt::format("{}={} is no list of values; write each: {}=1,2,4,8", axis->key, value, axis->key);
     const auto same = [&](const Axis& other) { return other.key == axis->key; };
-    if (std::any_of(axes.begin(), axes.end(), same)) {
-      fmt::print(stderr, "plimsoll sweep: {} is given twice; write its values in one list\n", axis->key);
-      return std::nullopt;
-    }
+    if (std::any_of(axes.begin(), axes.end(), same))
+      return fmt::format("{} is given twice; write its values in one list", axis->key);
     rows *= axis->values.size();
-    if (rows > most_rows) {
-      fmt::print(stderr, "plimsoll sweep: more than {} combinations\n", most_rows);
-      return std::nullopt;
-    }
+    if (rows > most_rows) return fmt::format("more than {} combinations", format_count(most_rows));
     axes.push_back(*axis);
   }
-  return axes;
+  return {};
 }
 
 int sweep(const SweepOptions& options) {
-  const auto axes = read_axes(options.keys);
-  if (!axes) return exit_code::usage;
+  std::vector<Axis> axes;
+  if (const std::string wrong = read_axes(options.keys, axes); !wrong.empty()) return refuse_usage("sweep", wrong);
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
   const auto calibration = load_calibration(options.inputs.calibration, *inputs->cluster());
   if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   print_diagnostics(calibration.diagnostics());
-  const std::vector<SweepRow> rows = rows_of(*inputs, *axes, *calibration);
+  const std::vector<SweepRow> rows = rows_of(*inputs, axes, *calibration);
   std::vector<std::string> keys;
-  for (const Axis& axis : *axes) keys.push_back(axis.key);
+  for (const Axis& axis : axes) keys.push_back(axis.key);
   if (!options.chart.empty()) write_chart(options.chart, keys, rows);
   if (options.inputs.json) {
     print(sweep_json(keys, rows));
   } else if (options.csv) {
-    print(csv_of(*axes, rows));
+    print(csv_of(axes, rows));
   } else {
-    print_table(*axes, rows);
+    print_table(axes, rows);
   }
   const bool answered =
       std::any_of(rows.begin(), rows.end(), [](const SweepRow& row) { return row.ledger.has_value(); });

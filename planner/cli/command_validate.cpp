@@ -8,6 +8,7 @@
 #include <set>
 
 #include "planner/base/format.hpp"
+#include "planner/cli/allocator_record.hpp"
 #include "planner/cli/commands.hpp"
 #include "planner/cli/common_inputs.hpp"
 #include "planner/cli/table.hpp"
@@ -78,9 +79,9 @@ void print_summary(const std::vector<FigureSummary>& summaries) {
 std::string without_first_steps(const Validation& validation) {
   if (validation.first_steps == 0) return {};
   return fmt::format(
-      "Not compared: {} figures of first steps of rows with a given routing (AutoEP among them), which is that of the "
+      "Not compared: {} of first steps of rows with a given routing (AutoEP among them), which is that of the "
       "steady step\n",
-      validation.first_steps);
+      counted(static_cast<std::int64_t>(validation.first_steps), "figure"));
 }
 
 void print_text(const Validation& validation, const ValidateOptions& options) {
@@ -100,8 +101,9 @@ void print_text(const Validation& validation, const ValidateOptions& options) {
   print(without_first_steps(validation));
   std::set<std::string> ids;
   for (const Comparison& row : validation.rows) ids.insert(row.id);
-  print(fmt::format("{} rows compared, {} figures; {} unanswered\n", ids.size(),
-                    validation.rows.size() + validation.apart.size(), validation.unanswered.size()));
+  print(fmt::format("{} compared, {}; {} unanswered\n", counted(std::ssize(ids), "row"),
+                    counted(std::ssize(validation.rows) + std::ssize(validation.apart), "figure"),
+                    validation.unanswered.size()));
   Table table({{""}, {""}});
   for (const Unanswered& row : validation.unanswered) table.row({row.id, row.reason});
   if (!table.empty()) print(table.text(2));
@@ -156,17 +158,47 @@ bool matches(const std::vector<std::string>& parts, const std::string& text) {
                                       [&](const std::string& part) { return text.find(part) != std::string::npos; });
 }
 
-MeasuredTable load_table(const std::string& path, const ValidateOptions& options) {
-  MeasuredTable table = read_measured_table(load_source(path));
+/// A text that none of the names holds is told with the nearest of them.
+void check_choice(const char* option, const std::vector<std::string>& parts, const std::set<std::string>& names,
+                  Diagnostics& wrong) {
+  for (const std::string& part : parts) {
+    const auto holds = [&](const std::string& name) { return name.find(part) != std::string::npos; };
+    if (std::any_of(names.begin(), names.end(), holds)) continue;
+    const std::vector<std::string> known(names.begin(), names.end());
+    const auto near = nearest(part, known);
+    const std::vector<std::string> first(known.begin(), known.begin() + std::min<std::ptrdiff_t>(5, std::ssize(known)));
+    wrong.push_back(make_error(
+        "cli.choice", fmt::format("{} {} is in none of the tables", option, part),
+        near ? fmt::format("did you mean {}?", *near) : fmt::format("some that are: {}", fmt::join(first, ", "))));
+  }
+}
+
+/// Leaves what the options choose.
+void choose(const ValidateOptions& options, MeasuredTable& table) {
   std::erase_if(table.rows, [&](const MeasuredRow& row) { return !matches(options.rows, row.id); });
+  std::erase_if(table.unanswered, [&](const Unanswered& row) { return !matches(options.rows, row.id); });
   for (MeasuredRow& row : table.rows)
     std::erase_if(row.measurements, [&](const Measurement& m) { return !matches(options.figures, m.figure); });
-  return table;
 }
 
 int validate(const ValidateOptions& options) {
   std::vector<MeasuredTable> tables;
-  for (const std::string& path : options.tables) tables.push_back(load_table(path, options));
+  std::set<std::string> ids, figures;
+  for (const std::string& path : options.tables) {
+    const auto file = load_unpacked(path);
+    if (!file) return refuse(file.diagnostics(), options.json);
+    const MeasuredTable& table = tables.emplace_back(read_measured_table(*file));
+    for (const Unanswered& row : table.unanswered) ids.insert(row.id);
+    for (const MeasuredRow& row : table.rows) {
+      ids.insert(row.id);
+      for (const Measurement& measurement : row.measurements) figures.insert(measurement.figure);
+    }
+  }
+  Diagnostics wrong;
+  check_choice("--row", options.rows, ids, wrong);
+  check_choice("--figure", options.figures, figures, wrong);
+  if (!wrong.empty()) return refuse(wrong, options.json);
+  for (MeasuredTable& table : tables) choose(options, table);
   const Validation validation = validate(std::move(tables), options.calibration);
   print_diagnostics(validation.diagnostics);
   std::optional<double> within;
@@ -195,7 +227,7 @@ int validate(const ValidateOptions& options) {
 
 std::function<int()> declare_validate(CLI::App& app) {
   auto options = std::make_shared<ValidateOptions>();
-  app.add_option("TABLE", options->tables, "tables of measured runs, JSON or CSV")->required();
+  app.add_option("TABLE", options->tables, "tables of measured runs, JSON or CSV, also compressed by gzip")->required();
   app.add_option("--row", options->rows, "only rows whose id holds this text; repeatable")
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

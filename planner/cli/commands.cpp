@@ -109,6 +109,11 @@ int refuse(const Diagnostics& diagnostics, bool json) {
   return exit_code::input;
 }
 
+int refuse_usage(const char* command, const std::string& message) {
+  fmt::print(stderr, "plimsoll {0}: {1}\nTry: plimsoll {0} --help\n", command, message);
+  return exit_code::usage;
+}
+
 int run_program(int argc, char** argv) {
   const std::string_view first = argc > 1 ? argv[1] : "";
   CommandLine line{"plimsoll",

@@ -28,6 +28,10 @@ inline constexpr int beyond = 5;   ///< a comparison is beyond its --within
 /// @return exit_code::input
 int refuse(const Diagnostics& diagnostics, bool json);
 
+/// The end of a command whose options make no sense together: says so.
+/// @return exit_code::usage
+int refuse_usage(const char* command, const std::string& message);
+
 /// The check of an option that takes a finite number from `least` to `most`: what is wrong with a text, in words.
 std::function<std::string(std::string)> number_from(double least, double most);
 

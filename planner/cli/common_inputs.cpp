@@ -43,18 +43,21 @@ Inputs::Inputs(InputOptions options) : options_(std::move(options)) {
   read_files();
 }
 
+std::optional<int> Inputs::read_count(const std::string& text, const char* option) {
+  if (text.empty()) return std::nullopt;
+  const auto number = whole_number(text);
+  if (number && *number >= 1 && *number <= limits::world) return static_cast<int>(*number);
+  diagnostics_.push_back(make_error(
+      "cli.range", fmt::format("{} {} is no whole number from 1 to {}", option, text, format_count(limits::world)),
+      fmt::format("for example {} 8", option)));
+  return std::nullopt;
+}
+
 void Inputs::read_command_line() {
-  const auto positive = [&](const std::optional<std::int64_t>& value, const char* option) {
-    if (!value || (*value >= 1 && *value <= limits::world)) return true;
-    diagnostics_.push_back(make_error(
-        "cli.range", fmt::format("{} {} is not between 1 and {}", option, *value, format_count(limits::world)),
-        fmt::format("for example {} 8", option)));
-    return false;
-  };
   sets_ = options_.sets;
-  if (positive(options_.gpus, "--gpus") && options_.gpus)
-    sets_.push_back(fmt::format("{}{}", world_key, *options_.gpus));
-  if (!positive(options_.nodes, "--nodes")) options_.nodes.reset();
+  gpus_ = read_count(options_.gpus, "--gpus");
+  nodes_ = read_count(options_.nodes, "--nodes");
+  if (gpus_) sets_.push_back(fmt::format("{}{}", world_key, *gpus_));
   if (!options_.host_memory.empty()) {
     host_memory_ = parse_bytes(options_.host_memory);
     if (!host_memory_ || host_memory_->count < 0) {
@@ -76,9 +79,7 @@ void Inputs::read_command_line() {
 void Inputs::read_files() {
   if (!options_.model.empty()) model_ = taken(load_model(options_.model), diagnostics_);
   if (!options_.cluster.empty()) {
-    std::optional<int> nodes;
-    if (options_.nodes) nodes = static_cast<int>(*options_.nodes);
-    cluster_ = taken(load_cluster(options_.cluster, nodes), diagnostics_);
+    cluster_ = taken(load_cluster(options_.cluster, nodes_), diagnostics_);
     if (cluster_ && host_memory_) cluster_->host_memory = *host_memory_;
   }
   is_ds_config_ = !options_.ds.empty();
@@ -132,7 +133,7 @@ ClusterSpec grown(const ClusterSpec& cluster, int gpus) {
   ClusterSpec larger = cluster;
   larger.nodes = static_cast<int>(ceil_div(gpus, cluster.devices_per_node));
   larger.spare_devices = larger.devices_per_node * larger.nodes - gpus;
-  larger.name = fmt::format("{} nodes of {}", larger.nodes, cluster.name);
+  larger.name = fmt::format("{} of {}", counted(larger.nodes, "node"), cluster.name);
   return larger;
 }
 

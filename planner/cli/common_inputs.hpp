@@ -18,9 +18,8 @@ namespace plimsoll {
 
 /// As the command line states them.
 struct InputOptions {
-  std::string model, cluster, plan, ds, calibration, host_memory;
+  std::string model, cluster, plan, ds, calibration, host_memory, gpus, nodes;
   std::vector<std::string> sets;
-  std::optional<std::int64_t> gpus, nodes;
   std::string rank = "hottest";
   bool json = false;
 };
@@ -51,6 +50,7 @@ class Inputs {
   const std::optional<ClusterSpec>& cluster() const { return cluster_; }
   const CheckReport& report() const { return report_; }
   const RankChoice& rank() const { return rank_; }
+  const std::optional<int>& gpus() const { return gpus_; }  ///< of --gpus
   /// Of all files, with those of the command line first.
   const Diagnostics& diagnostics() const { return diagnostics_; }
 
@@ -63,6 +63,7 @@ class Inputs {
 
  private:
   CheckReport check(const std::vector<std::string>& further_sets, const ClusterSpec* cluster) const;
+  std::optional<int> read_count(const std::string& text, const char* option);
   void read_command_line();
   void read_files();
 
@@ -73,6 +74,7 @@ class Inputs {
   std::optional<ModelSpec> model_;
   std::optional<ClusterSpec> cluster_;
   std::optional<Bytes> host_memory_;
+  std::optional<int> gpus_, nodes_;
   RankChoice rank_;
   CheckReport report_;
   Diagnostics diagnostics_;

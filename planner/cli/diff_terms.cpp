@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <map>
 
 #include "planner/account/volume.hpp"
@@ -76,6 +77,14 @@ DiffTerms time_terms(const Evaluation& a, const Evaluation& b, const Calibration
   };
   terms.push_back({"kernel launches", launches(a), launches(b)});
   return terms;
+}
+
+std::string change_in_words(const DiffTerm& term, double least) {
+  if (term.a < least || term.a <= 0 || term.b < 0) return {};
+  const double ratio = term.b / term.a;
+  if (ratio >= 10) return fmt::format("{:.0f} x", ratio);
+  const double tenths = std::round(1000 * (ratio - 1)) + 0.0;  // what rounds to nothing has no minus
+  return fmt::format("{:+.1f} %", tenths / 10);
 }
 
 }  // namespace plimsoll

@@ -1,6 +1,7 @@
 // In which terms do two plans differ?  Memory at the peak, bytes on the wire, and time, term by term, for two evaluations.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "planner/cli/json_output.hpp"
@@ -16,5 +17,8 @@ DiffTerms memory_terms(const Ledger& a, const Ledger& b);
 DiffTerms volume_terms(const Evaluation& a, const Evaluation& b);
 /// The simulated steps and what they wait for; each term's name ends in its unit.
 DiffTerms time_terms(const Evaluation& a, const Evaluation& b, const Calibration& of_a, const Calibration& of_b);
+
+/// B against A: "+12.3 %", "12 x" from ten times on; "" where A is nothing to compare with: below `least`, or one of them a margin that is none.
+std::string change_in_words(const DiffTerm& term, double least);
 
 }  // namespace plimsoll

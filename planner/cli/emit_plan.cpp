@@ -49,7 +49,7 @@ struct Started {
 Started started(const Scenario& scenario, const InputOptions& inputs) {
   if (scenario.plan.engine == Engine::plimsoll) {
     // With --nodes the cluster is another one than the argument names.
-    const std::string cluster = inputs.nodes ? std::string() : inputs.cluster;
+    const std::string cluster = inputs.nodes.empty() ? inputs.cluster : std::string();
     return {fmt::format("# MODEL and CLUSTER are what plimsoll-run --help says.\nMODEL=${{MODEL:-{}}}\n"
                         "CLUSTER=${{CLUSTER:-{}}}\n",
                         quoted(from_anywhere(inputs.model, scenario.model.name)),
@@ -112,7 +112,7 @@ std::string left_to_the_code(const Scenario& scenario) {
                           plan.world_size / plan.fsdp.replicate);
   }
   if (plan.engine != Engine::deepspeed)
-    text += fmt::format("- micro-batch {}, {} micro-batches a step, {}\n", plan.micro_batch, plan.gradient_accumulation,
+    text += fmt::format("- micro-batch {}, {} of them a step, {}\n", plan.micro_batch, plan.gradient_accumulation,
                         name_of(plan.precision));
   if (plan.compile) text += "- `torch.compile` of every decoder layer\n";
   return text;

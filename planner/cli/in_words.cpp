@@ -49,6 +49,8 @@ std::string scenario_in_words(const Scenario& scenario) {
   const Plan& plan = scenario.plan;
   std::string text = fmt::format("{} on {} x {}, {}", scenario.model.name, plan.world_size,
                                  scenario.cluster.device.name, engine_in_words(plan));
+  if (has_experts(scenario.model, plan))
+    text += fmt::format(", {} experts{}", name_of(plan.moe.implementation), plan.moe.leaf ? " as leaves" : "");
   if (plan.expert_parallel > 1) text += fmt::format(", ep {}", plan.expert_parallel);
   text += fmt::format(", micro-batch {} x {} tokens", plan.micro_batch, plan.sequence);
   if (plan.gradient_accumulation > 1) text += fmt::format(" x {} accumulated", plan.gradient_accumulation);
@@ -152,7 +154,7 @@ std::string count_in_words(const Diagnostics& diagnostics) {
   for (const Severity severity : {Severity::error, Severity::warning}) {
     const auto number = count(severity);
     if (number == 0) continue;
-    text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", number, name_of(severity), number == 1 ? "" : "s");
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", counted(number, name_of(severity)));
   }
   return text;
 }

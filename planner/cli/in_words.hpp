@@ -15,7 +15,7 @@ const char* name_of(Severity severity);
 /// Green, yellow or red.
 Colour colour_of(Verdict verdict);
 
-/// "mixtral-8x7b on 8 x h100, deepspeed ZeRO-3, ep 8, micro-batch 1 x 4096 tokens, bf16"
+/// "mixtral-8x7b on 8 x h100, deepspeed ZeRO-3, autoep experts, ep 8, micro-batch 1 x 4096 tokens, bf16"
 std::string scenario_in_words(const Scenario& scenario);
 
 /// The allocation at which a steady step's peak is reached: "loss.fp32 logits, layer 31".

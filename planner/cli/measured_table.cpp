@@ -224,7 +224,7 @@ void leave_out_repeated(MeasuredTable& table) {
 
 MeasuredTable read_measured_table(const std::shared_ptr<const SourceFile>& file) {
   MeasuredTable table;
-  if (ends_with(file->name, ".csv")) {
+  if (ends_with(file->name, ".csv") || ends_with(file->name, ".csv.gz")) {
     table = read_measured_csv(file);
   } else {
     table.file = file;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 
+#include "planner/base/format.hpp"
 #include "planner/spec/document.hpp"
 #include "planner/spec/presets.hpp"
 
@@ -155,35 +156,21 @@ Result<std::optional<Document>> config_of(const std::string& argument) {
 
 /// "13897000000", "13.897B", "7e9"; the tolerance is half a unit of the last digit that is not an ending zero.
 bool take_parameters(const std::string& typed, KnownSizes& sizes) {
-  static const std::map<char, double> powers = {{'K', 1e3}, {'M', 1e6}, {'B', 1e9}, {'G', 1e9}, {'T', 1e12},
-                                                {'k', 1e3}, {'m', 1e6}, {'b', 1e9}, {'g', 1e9}, {'t', 1e12}};
-  std::string digits;
-  for (const char c : typed) {
-    if (c != ',' && c != '_' && c != ' ') digits += c;
-  }
-  double factor = 1;
-  if (!digits.empty() && powers.count(digits.back()) != 0) {
-    factor = powers.at(digits.back());
-    digits.pop_back();
-  }
-  double value = 0;
-  const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (failed != std::errc() || end != digits.data() + digits.size() || !(value * factor >= 1) || value * factor > 1e15)
-    return false;
-  const std::string mantissa = digits.substr(0, digits.find_first_of("eE"));
-  const double scale = digits.size() > mantissa.size()
-                           ? std::pow(10.0, std::floor(std::log10(value)) - std::floor(std::log10(std::stod(mantissa))))
-                           : 1;
+  const std::optional<double> value = parse_count(typed);
+  if (!value || *value < 1 || *value > 1e15) return false;
+  std::string mantissa;  // what stands before an exponent or a letter for thousands
+  for (const char c : typed.substr(0, typed.find_first_not_of("0123456789., _")))
+    if (c == '.' || (c >= '0' && c <= '9')) mantissa += c;
+  double unit = *value / std::stod(mantissa);
   const std::size_t point = mantissa.find('.');
-  double unit = scale;
   if (point != std::string::npos) {
     unit *= std::pow(10.0, -static_cast<double>(mantissa.size() - point - 1));
   } else {
     const std::size_t zeros = mantissa.size() - 1 - std::min(mantissa.find_last_not_of('0'), mantissa.size() - 1);
     unit *= std::pow(10.0, static_cast<double>(zeros));
   }
-  sizes.set(Letter::P, value * factor);
-  sizes.parameters_tolerance = 0.5 * unit / value;
+  sizes.set(Letter::P, *value);
+  sizes.parameters_tolerance = 0.5 * unit / *value;
   return true;
 }
 
@@ -273,7 +260,7 @@ Result<KnownSizes> known_sizes(const Inputs& inputs, const std::string& paramete
                       "for example 13897000000 or 13.9B");
   double ranks = plan.number({"world_size"}).value_or(0);
   double expert_parallel = plan.number({"expert_parallel"}).value_or(1);
-  if (options.gpus) ranks = static_cast<double>(*options.gpus);
+  if (inputs.gpus()) ranks = *inputs.gpus();
   if (ranks == 0 && inputs.cluster()) ranks = inputs.cluster()->world();
   if (inputs.model() && inputs.cluster() && !has_errors(inputs.diagnostics())) {
     const Plan& whole = *inputs.report().plan;

@@ -29,7 +29,7 @@ class Handler final : public nlohmann::json_sax<Json> {
     if (diagnostics_.empty() && !seen_events_)
       error({}, "kineto.form", "this is no profiler trace: it has no array \"traceEvents\"",
             "torch.profiler's export_chrome_trace writes one");
-    if (untold_ > 0) error({}, "kineto.event", fmt::format("{} more events like these are broken", untold_), {});
+    if (untold_ > 0) error({}, "kineto.event", fmt::format("events as broken as these: {} more", untold_), {});
     if (diagnostics_.empty() && trace_.kernels.empty())
       error("/traceEvents", "kineto.empty", "the trace has no kernels",
             "profile with ProfilerActivity.CUDA, one steady step");

@@ -98,7 +98,19 @@ std::vector<std::int64_t> in_proportion(const std::vector<std::int64_t>& counts,
   return parts;
 }
 
-/// The plan with the routing that a step had, the same on every rank; nothing if it does not fit the model or decides nothing.
+/// Do the rows that arrive have room where the plan, with its own routing, gave it?  Else no run of it had this routing, the same
+/// on every rank.
+bool have_room(const Scenario& planned, const Scenario& routed) {
+  for (int rank = 0; rank < planned.plan.expert_parallel; ++rank) {
+    const std::vector<RoutedRows> room = route(planned, rank), rows = route(routed, rank);
+    for (std::size_t layer = 0; layer < rows.size(); ++layer)
+      if (rows[layer].received > room[layer].bound) return false;
+  }
+  return true;
+}
+
+/// The plan with the routing that a step had, the same on every rank; nothing if it does not fit the model or the plan's
+/// capacity, or decides nothing.
 std::optional<Scenario> with_routing_of(const Scenario& scenario, const RunStep& step) {
   const Plan& plan = scenario.plan;
   if (plan.expert_parallel == 1 || plan.moe.drop_tokens || step.expert_tokens.empty()) return std::nullopt;
@@ -116,7 +128,7 @@ std::optional<Scenario> with_routing_of(const Scenario& scenario, const RunStep&
     if (std::ssize(counts) != moe->experts || !any) return std::nullopt;
     routing.counts.push_back({in_proportion(counts, plan.tokens() * moe->top_k)});
   }
-  if (layer != step.expert_tokens.size()) return std::nullopt;
+  if (layer != step.expert_tokens.size() || !have_room(scenario, routed)) return std::nullopt;
   return routed;
 }
 
@@ -232,8 +244,8 @@ std::string run_comparison_text(const std::vector<RunFigure>& figures, const Run
                figure.measured ? fmt::format("{:+.2f} %", 100 * figure.error()) : ""});
   }
   return fmt::format("{}\n  {} on the {} backend, loss {} to {}\n\ndigest {}\n", table.text(2),
-                     log.steps.size() == 1 ? "1 step" : fmt::format("{} steps", log.steps.size()), log.backend,
-                     loss_in_words(log.steps.front().loss), loss_in_words(log.steps.back().loss), log.digest);
+                     counted(std::ssize(log.steps), "step"), log.backend, loss_in_words(log.steps.front().loss),
+                     loss_in_words(log.steps.back().loss), log.digest);
 }
 
 std::string run_comparison_json(const std::vector<RunFigure>& figures, const RunLog& log) {

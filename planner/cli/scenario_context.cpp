@@ -18,14 +18,8 @@
 namespace plimsoll {
 namespace {
 
-bool has_moe(const Scenario& scenario) {
-  const auto& layers = scenario.model.layers;
-  return !scenario.plan.moe.num_experts.empty() ||
-         std::any_of(layers.begin(), layers.end(), [](const LayerSpec& layer) { return layer.moe.has_value(); });
-}
-
 bool uses(const Scenario& scenario, MoeImplementation implementation) {
-  return has_moe(scenario) && scenario.plan.moe.implementation == implementation;
+  return has_experts(scenario.model, scenario.plan) && scenario.plan.moe.implementation == implementation;
 }
 
 /// DeepSpeed's own expert layers, which keep process groups for them.
@@ -183,8 +177,8 @@ LedgerContext ledger_context(const Scenario& scenario) {
   }
   context.host_capacity = scenario.cluster.host_memory;
   context.ranks_per_node = std::min(plan.world_size, scenario.cluster.devices_per_node);
-  context.host_base = host_base(
-      {plan.construction == Construction::cpu, plan.construction == Construction::zero_init, has_moe(scenario)});
+  context.host_base = host_base({plan.construction == Construction::cpu, plan.construction == Construction::zero_init,
+                                 has_experts(scenario.model, scenario.plan)});
   context.host_base_shared = host_base_shared();
   return context;
 }
@@ -201,7 +195,7 @@ std::vector<Assumption> assumptions_of(const Scenario& scenario, const LedgerCon
                                name_of(plan.engine)),
                    context.allocated_evidence});
   }
-  if (has_moe(scenario) && plan.routing.kind == Routing::Kind::balanced)
+  if (has_experts(scenario.model, scenario.plan) && plan.routing.kind == Routing::Kind::balanced)
     all.push_back({"routing is balanced: every expert receives the same number of rows", Evidence::assumed});
   if (context.reserved_margin > 0)
     all.push_back(
@@ -221,8 +215,9 @@ std::vector<Assumption> assumptions_of(const Scenario& scenario, const LedgerCon
   all.push_back({fmt::format("{} 1.9 GB of host memory a rank{}",
                              plan.engine == Engine::plimsoll ? "the process takes as much as one of PyTorch,"
                                                              : "Python, PyTorch and the engine take",
-                             has_moe(scenario) ? ", experts 0.3 GB more" : ""),
-                 has_moe(scenario) || plan.engine != Engine::deepspeed ? Evidence::assumed : Evidence::measured});
+                             has_experts(scenario.model, scenario.plan) ? ", experts 0.3 GB more" : ""),
+                 has_experts(scenario.model, scenario.plan) || plan.engine != Engine::deepspeed ? Evidence::assumed
+                                                                                                : Evidence::measured});
   std::stable_sort(all.begin(), all.end(),
                    [](const Assumption& a, const Assumption& b) { return a.evidence > b.evidence; });
   return all;

@@ -239,7 +239,8 @@ class RowValidation {
     comparison.measured = measurement.value;
     comparison.interval = prediction->interval;
     comparison.place = place_in(row_.place.file, measurement.begin, measurement.end, measurement.pointer);
-    const double base = comparison.is_time() ? comparison.measured : std::max(comparison.measured, megabyte);
+    const bool is_little = !comparison.is_time() && comparison.measured < megabyte;
+    const double base = is_little ? std::max(comparison.predicted, megabyte) : comparison.measured;
     comparison.error = (comparison.predicted - comparison.measured) / base;
     if (is_in_other_unit(comparison)) return;
     (hangs_on_history(comparison.figure) ? answer_.apart : answer_.rows).push_back(std::move(comparison));

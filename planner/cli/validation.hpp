@@ -1,7 +1,9 @@
 // How far are the predictions from what was measured?  Every row of the tables is evaluated for its rank 0, and each figure
 // that both sides have is compared.
 //
-//   error = (predicted - measured) / max(measured, 1 MB)        times: (predicted - measured) / measured
+//   error = (predicted - measured) / measured
+//
+// Of bytes below 1 MB the error is a share of the prediction, or of 1 MB: what was measured as nothing is 100 % off.
 //
 // Construction and the first step are compared where the row had its process to itself ("fresh"), host memory always.  Where
 // the routing is given it is the steady step's, so the first step is left out; and what the pool had reserved by then hangs

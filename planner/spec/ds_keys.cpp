@@ -48,6 +48,9 @@ constexpr std::string_view inert_checkpointing =
     "the section does nothing by itself: it takes effect only if the training code calls "
     "deepspeed.checkpointing.configure "
     "and wraps its blocks; Hugging Face's gradient checkpointing ignores it";
+constexpr std::string_view inert_compile =
+    "it takes effect only if the training code calls engine.compile(), and DeepCompile's passes are not built here; "
+    "layers compiled by torch.compile are --set compile=true";
 
 constexpr DsKey key_rows[] = {
     // batch, precision and the rest of the top level
@@ -107,7 +110,7 @@ constexpr DsKey key_rows[] = {
     {"", "pipeline", any, ""},
     {"", "elasticity", any, ""},
     {"", "weight_quantization", any, ""},
-    {"", "compile", any, ""},
+    DsKey{"", "compile", section, ""}.dead(inert_compile),
     {"", "timers", any, ""},
     {"", "tensor_parallel", any, ""},
     {"", "expert_parallel", section, ""},

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "planner/spec/legality_rules.hpp"
+#include "planner/spec/scenario.hpp"
 
 namespace plimsoll {
 namespace {
@@ -42,6 +43,11 @@ std::vector<std::int64_t> expert_counts(const RuleInput& input) {
   std::sort(counts.begin(), counts.end());
   counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
   return counts;
+}
+
+bool has_experts(const RuleInput& input) {
+  static const ModelSpec none;
+  return has_experts(input.model != nullptr ? *input.model : none, input.plan);
 }
 
 std::int64_t moe_layers(const RuleInput& input) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "planner/base/format.hpp"
 #include "planner/spec/deepspeed_families.hpp"
 #include "planner/spec/ds_batch.hpp"
 #include "planner/spec/legality_rules.hpp"
@@ -20,9 +21,11 @@ bool uses(const RuleInput& in, MoeImplementation implementation) {
   return in.plan.moe.implementation == implementation;
 }
 bool hf_experts(const RuleInput& in) { return uses(in, grouped) || uses(in, loop); }
-bool is_moe_model(const RuleInput& in) {
-  return in.model != nullptr && std::any_of(in.model->layers.begin(), in.model->layers.end(),
-                                            [](const LayerSpec& layer) { return layer.moe.has_value(); });
+
+/// Where an engine has no expert parallelism, that is what is wrong with any, and its size does not matter.
+bool has_expert_parallelism(const RuleInput& in) {
+  const bool knows_it = in.plan.engine == Engine::deepspeed || in.plan.engine == Engine::plimsoll;
+  return knows_it && in.plan.expert_parallel > 1;
 }
 
 /// Sizes of expert parallelism that divide the ranks and every layer's experts.
@@ -33,7 +36,7 @@ std::string legal_expert_parallel(const RuleInput& in) {
   if (counts.empty()) return fmt::format("divisors of {}: {}", in.plan.world_size, divisors_in_words(common));
   std::string experts;
   for (const std::int64_t count : counts) experts += fmt::format("{}{}", experts.empty() ? "" : ", ", count);
-  return fmt::format("divisors of {} that fit {} data-parallel ranks: {}", experts, in.plan.world_size,
+  return fmt::format("divisors of {} that fit {}: {}", experts, counted(in.plan.world_size, "data-parallel rank"),
                      divisors_in_words(common));
 }
 
@@ -57,15 +60,17 @@ std::int64_t undivided_experts(const RuleInput& in) {
 
 constexpr Rule expert_parallelism[] = {
     {"plan.expert.world", error, "deepspeed, plimsoll", "any", "utils/groups.py: assertion",
-     [](const RuleInput& in) { return in.plan.world_size % in.plan.expert_parallel != 0; },
+     [](const RuleInput& in) {
+       return has_expert_parallelism(in) && in.plan.world_size % in.plan.expert_parallel != 0;
+     },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/expert_parallel",
-           fmt::format("{} is {}, which does not divide {} ranks", key(in, "/expert_parallel"), in.plan.expert_parallel,
-                       in.plan.world_size),
+           fmt::format("{} is {}, which does not divide {}", key(in, "/expert_parallel"), in.plan.expert_parallel,
+                       counted(in.plan.world_size, "rank")),
            legal_expert_parallel(in));
      }},
     {"plan.expert.divides", error, "deepspeed, plimsoll", "any", "moe/layer.py: assertion num_experts % ep_size == 0",
-     [](const RuleInput& in) { return undivided_experts(in) != 0; },
+     [](const RuleInput& in) { return has_expert_parallelism(in) && undivided_experts(in) != 0; },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/expert_parallel",
            fmt::format("{} is {}, which does not divide the number of experts", key(in, "/expert_parallel"),
@@ -75,8 +80,8 @@ constexpr Rule expert_parallelism[] = {
      }},
     {"plan.expert.none", error, "deepspeed, plimsoll", "any", "there is nothing to place",
      [](const RuleInput& in) {
-       return in.model != nullptr && in.plan.expert_parallel > 1 && !is_moe_model(in) && !uses(in, native) &&
-              !in.model->layers.empty();
+       return has_expert_parallelism(in) && in.model != nullptr && !in.model->layers.empty() && !has_experts(in) &&
+              !uses(in, native);
      },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/expert_parallel",
@@ -84,8 +89,11 @@ constexpr Rule expert_parallelism[] = {
                        in.model->name),
            "expert_parallel 1, or moe.implementation native with num_experts");
      }},
-    {"plan.expert.grouped", error, "any", "any", "the experts are parameters of one module, sharded as any other",
-     [](const RuleInput& in) { return in.plan.expert_parallel > 1 && hf_experts(in); },
+    {"plan.expert.grouped", error, "deepspeed", "0.19",
+     "the experts are parameters of one module, sharded as any other",
+     [](const RuleInput& in) {
+       return in.plan.engine == Engine::deepspeed && in.plan.expert_parallel > 1 && hf_experts(in);
+     },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/expert_parallel",
            fmt::format("{} is {}, but {} experts are Hugging Face's own and stay on every rank",
@@ -140,8 +148,8 @@ constexpr Rule implementation[] = {
      },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/moe/num_experts",
-           fmt::format("{} has {} numbers for {} layers", key(in, "/moe/num_experts"), in.plan.moe.num_experts.size(),
-                       moe_layers(in)),
+           fmt::format("{} has {} for {}", key(in, "/moe/num_experts"),
+                       counted(std::ssize(in.plan.moe.num_experts), "number"), counted(moe_layers(in), "layer")),
            "one number for all layers, or one per layer");
      }},
     {"plan.moe.top_k", error, "any", "any", "by definition",
@@ -153,7 +161,8 @@ constexpr Rule implementation[] = {
      [](const RuleInput& in, Diagnostic& d) {
        const auto& experts = in.plan.moe.num_experts;
        const std::int64_t least = *std::min_element(experts.begin(), experts.end());
-       say(in, d, "/moe/top_k", fmt::format("{} is {} of {} experts", key(in, "/moe/top_k"), in.plan.moe.top_k, least),
+       say(in, d, "/moe/top_k",
+           fmt::format("{} is {} of {}", key(in, "/moe/top_k"), in.plan.moe.top_k, counted(least, "expert")),
            fmt::format("from 1 to {}", least));
      }},
     {"plan.moe.min_capacity", error, "deepspeed", "0.19", "moe/sharded_moe.py: top1gating asserts it",
@@ -163,8 +172,8 @@ constexpr Rule implementation[] = {
      },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/moe/min_capacity",
-           fmt::format("{} is more than the {} tokens of a micro-batch, which DeepSpeed asserts against",
-                       in.plan.moe.min_capacity, in.plan.tokens()),
+           fmt::format("{} is more than the {} of a micro-batch, which DeepSpeed asserts against",
+                       in.plan.moe.min_capacity, counted(in.plan.tokens(), "token")),
            fmt::format("at most {}", in.plan.tokens()));
      }},
     {"plan.moe.native_reduction", error, "deepspeed", "0.19", "runtime/zero/stage_1_and_2.py: assertions",
@@ -183,7 +192,7 @@ constexpr Rule implementation[] = {
      }},
     {"plan.moe.autoep_family", error, "deepspeed", "0.19", "module_inject/auto_ep_config.py: presets",
      [](const RuleInput& in) {
-       return uses(in, autoep) && in.model != nullptr && !in.model->sketch && is_moe_model(in) &&
+       return uses(in, autoep) && in.model != nullptr && !in.model->sketch && has_experts(in) &&
               autoep_preset(in.model->family).empty();
      },
      [](const RuleInput& in, Diagnostic& d) {
@@ -193,8 +202,6 @@ constexpr Rule implementation[] = {
            "ZeRO-3, or engine plimsoll");
      }},
 };
-
-bool has_experts(const RuleInput& in) { return in.model == nullptr || moe_layers(in) > 0; }
 
 const char* histogram_fault(const RuleInput& in) {
   const Routing& routing = in.plan.routing;
@@ -227,12 +234,13 @@ constexpr Rule routing[] = {
        const std::string experts = expert_counts(in).empty() ? "no" : fmt::format("{}", expert_counts(in).front());
        say(in, d, "/routing/counts",
            fmt::format("{} does not fit: {}", key(in, "/routing/counts"), histogram_fault(in)),
-           fmt::format("here {} MoE layers, {} ranks, {} experts, {} rows sent per rank", moe_layers(in),
-                       in.plan.world_size, experts, in.plan.tokens() * routed_per_token(in)));
+           fmt::format("here {}, {}, {} experts, {} sent per rank", counted(moe_layers(in), "MoE layer"),
+                       counted(in.plan.world_size, "rank"), experts,
+                       counted(in.plan.tokens() * routed_per_token(in), "row")));
      }},
     {"plan.routing.skew", error, "any", "any", "the fullest expert cannot hold more than every row",
      [](const RuleInput& in) {
-       if (in.plan.routing.kind != Routing::Kind::skew || !has_experts(in) || expert_counts(in).empty()) return false;
+       if (in.plan.routing.kind != Routing::Kind::skew || expert_counts(in).empty()) return false;
        return in.plan.routing.max_over_mean > static_cast<double>(expert_counts(in).front());
      },
      [](const RuleInput& in, Diagnostic& d) {

@@ -20,6 +20,8 @@ std::span<const Rule> model_traps();      ///< traps that need the model or are 
 
 /// Number of experts of each MoE layer, equal ones once; DeepSpeed's own layers if the plan puts them in.
 std::vector<std::int64_t> expert_counts(const RuleInput& input);
+/// Of the model, where one is given, and the plan.
+bool has_experts(const RuleInput& input);
 /// Layers with routed experts, whoever makes them.
 std::int64_t moe_layers(const RuleInput& input);
 /// Experts each token visits.

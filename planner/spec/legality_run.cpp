@@ -20,11 +20,6 @@ constexpr Severity error = Severity::error;
 bool is(const RuleInput& in, Engine engine) { return in.plan.engine == engine; }
 bool is_deepspeed(const RuleInput& in) { return is(in, Engine::deepspeed); }
 bool is_16_bit(const Plan& plan) { return plan.precision == Precision::bf16 || plan.precision == Precision::fp16; }
-bool has_experts(const RuleInput& in) {
-  if (!in.plan.moe.num_experts.empty()) return true;
-  return in.model != nullptr && std::any_of(in.model->layers.begin(), in.model->layers.end(),
-                                            [](const LayerSpec& layer) { return layer.moe.has_value(); });
-}
 bool offloads_optimizer(const Plan& plan) { return plan.offload.optimizer != OffloadDevice::none; }
 bool is_cpu_optimizer(OptimizerImplementation implementation) {
   return implementation == OptimizerImplementation::deepspeed_cpu ||
@@ -87,8 +82,8 @@ constexpr Rule world[] = {
      [](const RuleInput& in) { return in.cluster != nullptr && in.plan.world_size > in.cluster->world(); },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/world_size",
-           fmt::format("{} is {}, but the cluster {} has {} GPUs", key(in, "/world_size"), in.plan.world_size,
-                       in.cluster->name, in.cluster->world()),
+           fmt::format("{} is {}, but the cluster {} has {}", key(in, "/world_size"), in.plan.world_size,
+                       in.cluster->name, counted(in.cluster->world(), "GPU")),
            fmt::format("at most {}, or a larger cluster (--nodes)", in.cluster->world()));
      }},
     {"cluster.unreachable", error, "any", "any", "the graph of the cluster; data parallelism joins all ranks",
@@ -149,8 +144,8 @@ constexpr Rule engine[] = {
      [](const RuleInput& in) { return is(in, Engine::fsdp2) && in.plan.world_size % in.plan.fsdp.replicate != 0; },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/fsdp/replicate",
-           fmt::format("{} is {}, which does not divide {} ranks", key(in, "/fsdp/replicate"), in.plan.fsdp.replicate,
-                       in.plan.world_size),
+           fmt::format("{} is {}, which does not divide {}", key(in, "/fsdp/replicate"), in.plan.fsdp.replicate,
+                       counted(in.plan.world_size, "rank")),
            "divisors: " + divisors_in_words(in.plan.world_size));
      }},
     {"plan.unsupported", error, "plimsoll", "any", "its fused layers are those of Llama, Mixtral and Qwen3",

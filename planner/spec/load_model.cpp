@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "planner/base/format.hpp"
+#include "planner/base/machine_error.hpp"
 #include "planner/spec/presets.hpp"
 #include "planner/spec/read_model.hpp"
 
@@ -43,7 +44,15 @@ Result<ModelSpec> load_model(std::string_view argument) {
   if (is_directory && fs::is_regular_file(path / "config.json", error)) {
     return read_file(path / "config.json", path.filename().string());
   }
+  if (is_directory && !find_preset("models", argument))
+    throw MachineError(fmt::format("{}: the folder holds no config.json", argument));
   const bool must_be_file = path.extension() == ".json" || argument.find('/') != std::string_view::npos;
+  if (must_be_file && !fs::exists(path, error)) {
+    // As the Hugging Face hub names it: "meta-llama/Llama-3.1-8B".
+    const auto preset = nearest(path.filename().string(), preset_names("models"));
+    throw MachineError(fmt::format("{}: the file is missing or unreadable{}", argument,
+                                   preset ? fmt::format("; there is a preset {}", *preset) : ""));
+  }
   if (must_be_file || (!is_directory && fs::exists(path, error))) {
     // A downloaded config.json is named after its directory.
     const bool is_config = path.filename() == "config.json" && path.has_parent_path();

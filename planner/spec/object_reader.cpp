@@ -30,10 +30,32 @@ std::string in_range(double min, double max) {
   return fmt::format("from {} to {}", min, max);
 }
 
+/// How to write what was written as another type: a word or number in a list, a number without its quotes, a word with them.
+std::string advice_on_type(const Node& value, std::string_view due) {
+  const bool scalar = !value.is_array() && !value.is_object() && value.source().size() <= 40;
+  if (!scalar || value.is_null()) return {};
+  if (due == "an array") return fmt::format("write a list: [{}]", value.source());
+  if (due == "a string") return fmt::format("write it in quotes: \"{}\"", value.source());
+  if (!value.is_string()) return {};
+  const std::string text = value.as_string();
+  const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  const bool truth = text == "true" || text == "false";
+  const bool fits = due == "true or false" ? truth : number && due.find("number") != std::string_view::npos;
+  return fits ? fmt::format("write it without quotes: {}", text) : "";
+}
+
 std::string listed(const std::vector<std::string>& choices) {
   std::string text;
   for (const std::string& choice : choices) text += (text.empty() ? "" : ", ") + choice;
   return text;
+}
+
+/// "zero.stage" for "stage": a key that belongs into a section.
+std::optional<std::string> in_a_section(std::string_view key, const std::vector<std::string>& candidates) {
+  const auto found = std::find_if(candidates.begin(), candidates.end(), [&](const std::string& candidate) {
+    return candidate.ends_with(fmt::format(".{}", key));
+  });
+  return found == candidates.end() ? std::nullopt : std::optional(*found);
 }
 
 }  // namespace
@@ -65,6 +87,7 @@ void ObjectReader::wrong_type(const Node& value, std::string_view due) {
   const std::string pointer = value.pointer();
   diagnostic.message =
       fmt::format("{} is {}, must be {}", pointer.empty() ? "the document" : pointer, value.kind_in_words(), due);
+  diagnostic.help = advice_on_type(value, due);
   diagnostics_.push_back(std::move(diagnostic));
 }
 
@@ -215,8 +238,9 @@ void ObjectReader::report_unknown(Severity severity, const std::vector<std::stri
     diagnostic.code = prefix_ + ".unknown";
     diagnostic.place = value->key_place();
     diagnostic.message = fmt::format("{} is no known key", pointer);
-    const auto near = nearest(value->key(), candidates);
-    if (near) diagnostic.help = fmt::format("did you mean {}?", *near);
+    const auto within = in_a_section(value->key(), also_known);
+    const auto near = within ? within : nearest(value->key(), candidates);
+    diagnostic.help = near ? fmt::format("did you mean {}?", *near) : "known keys: " + listed(known_);
     diagnostics_.push_back(std::move(diagnostic));
   }
 }

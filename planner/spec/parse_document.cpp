@@ -334,6 +334,13 @@ Result<Document> parse_document(std::shared_ptr<const SourceFile> file, Syntax s
     diagnostic.message = "the file holds a NUL byte, so it is no text";
     return diagnostic;
   }
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
+    diagnostic.code = "json.syntax";
+    diagnostic.place = place_in(file, 0, 0);
+    diagnostic.message = "the file is empty";
+    diagnostic.help = "a document is one value, mostly one object in {}";
+    return diagnostic;
+  }
   return DocumentBuilder(std::move(file), syntax).build();
 }
 

@@ -122,9 +122,10 @@ void take_moe(PlanDraft& draft) {
   Plan& plan = draft.plan;
   MoeOptions& moe = plan.moe;
   const bool replaces = !moe.num_experts.empty();
+  const bool by_deepspeed = plan.engine == Engine::deepspeed && plan.expert_parallel > 1;
   const MoeImplementation implementation = plan.engine == Engine::plimsoll ? MoeImplementation::fused
                                            : replaces                      ? MoeImplementation::native
-                                           : plan.expert_parallel > 1      ? MoeImplementation::autoep
+                                           : by_deepspeed                  ? MoeImplementation::autoep
                                                                            : MoeImplementation::grouped;
   take_word(plan, "/moe/implementation", moe.implementation, implementation);
   take_switch(plan, "/moe/leaf", moe.leaf, is_leaf_by_default(plan, draft.context.model));

@@ -7,10 +7,12 @@
 #include <optional>
 #include <utility>
 
+#include "planner/base/check.hpp"
 #include "planner/base/format.hpp"
 #include "planner/spec/ds_lint.hpp"
 #include "planner/spec/limits.hpp"
 #include "planner/spec/plan_draft.hpp"
+#include "planner/spec/write_plan.hpp"
 
 namespace plimsoll {
 namespace {
@@ -234,7 +236,11 @@ void read_trainable(Section& top) {
       plan.lora = before.value_or(LoraOptions{});
       if (!before || section.reader.find("rank"))
         plan.lora->rank = section.reader.required_integer("rank", 1, limits::width);
-      if (auto targets = section.reader.strings("targets")) plan.lora->targets = std::move(*targets);
+      const Node* targets = section.reader.find("targets");
+      if (targets != nullptr && targets->is_string() && targets->as_string() == "all-linear")  // as PEFT takes it
+        plan.lora->targets = {targets->as_string()};
+      else if (auto names = section.reader.strings("targets"))
+        plan.lora->targets = std::move(*names);
       if (const auto base = section.reader.choice("base", {"16bit", "nf4"})) plan.lora->base_nf4 = *base == 1;
       if (const auto dtype = section.reader.choice("dtype", {"fp32", "16bit"})) plan.lora->fp32 = *dtype == 0;
       if (const auto dropout = section.reader.number("dropout", 0, 0.99)) plan.lora->dropout = *dropout;
@@ -311,6 +317,25 @@ void lint_zero(PlanDraft& draft) {
   for (const Document& document : draft.override_files) lint_in(document);
 }
 
+/// "zero.stage", "moe.capacity_factor": for those who state a key outside of its section.
+std::vector<std::string> keys_of_sections() {
+  Plan deepspeed, fsdp2;
+  deepspeed.moe.implementation = MoeImplementation::native;
+  deepspeed.moe.num_experts = {1};
+  fsdp2.engine = Engine::fsdp2;
+  std::vector<std::string> keys;
+  for (const Plan& plan : {deepspeed, fsdp2}) {
+    const auto document = parse_document(std::make_shared<SourceFile>(SourceFile{"", write_plan_json(plan)}));
+    CHECK(document, "a plan that is written can be read");
+    for (const Node::Member& section : document->root().members()) {
+      if (!section.value->is_object()) continue;
+      for (const Node::Member& member : section.value->members())
+        keys.push_back(fmt::format("{}.{}", section.key, member.key));
+    }
+  }
+  return keys;
+}
+
 }  // namespace
 
 void read_plan_object(const Node& root, PlanDraft& draft) {
@@ -328,7 +353,7 @@ void read_plan_object(const Node& root, PlanDraft& draft) {
   read_optimizer(top);
   read_offload(top);
   read_trainable(top);
-  top.reader.report_unknown();
+  if (!top.reader.unknown().empty()) top.reader.report_unknown(Severity::error, keys_of_sections());
 }
 
 PlanReading read_plan_file(const std::shared_ptr<const SourceFile>& file, const PlanContext& context) {

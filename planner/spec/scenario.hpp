@@ -1,6 +1,8 @@
 // What is asked, as a whole: one model on one cluster with one plan, read and checked against each other.
 #pragma once
 
+#include <algorithm>
+
 #include "planner/spec/cluster.hpp"
 #include "planner/spec/model.hpp"
 #include "planner/spec/plan.hpp"
@@ -12,5 +14,12 @@ struct Scenario {
   ClusterSpec cluster;
   Plan plan;
 };
+
+/// True if layers have routed experts: the model's own, or DeepSpeed's that the plan puts in the place of dense MLPs.
+inline bool has_experts(const ModelSpec& model, const Plan& plan) {
+  const bool puts_in = plan.moe.implementation == MoeImplementation::native && !plan.moe.num_experts.empty();
+  return puts_in || std::any_of(model.layers.begin(), model.layers.end(),
+                                [](const LayerSpec& layer) { return layer.moe.has_value(); });
+}
 
 }  // namespace plimsoll

@@ -18,7 +18,6 @@ bool uses(const RuleInput& in, MoeImplementation implementation) {
   return in.plan.moe.implementation == implementation;
 }
 bool is_deepspeed(const RuleInput& in) { return in.plan.engine == Engine::deepspeed; }
-bool has_experts(const RuleInput& in) { return in.model != nullptr && moe_layers(in) > 0; }
 
 std::int64_t largest_parameter(const RuleInput& in) {
   std::int64_t largest = 0;

@@ -242,7 +242,7 @@ int run_job(const RunOptions& options) {
     throw MachineError(
         fmt::format("{} processes were started, but the plan is for {} ranks", processes->world(), world));
   if (!processes || processes->rank() == 0)
-    fmt::print("{} on {} rank{}, arena {} each, program {}, {}\n", scenario->model.name, world, world == 1 ? "" : "s",
+    fmt::print("{} on {}, arena {} each, program {}, {}\n", scenario->model.name, counted(world, "rank"),
                format(arena.size), program.digest, tokens->words());
   const int code = processes ? run_process(run, *processes) : run_threads(run, world);
   if (code == 0 && !options.trace.empty() && (!processes || processes->rank() == 0)) {

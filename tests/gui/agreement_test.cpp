@@ -22,7 +22,7 @@ QJsonObject run(const ScenarioText& text, const QString& command) {
   QStringList arguments{command,     "--json",
                         "--model",   QString::fromStdString(options.model),
                         "--cluster", QString::fromStdString(options.cluster)};
-  if (options.nodes) arguments << "--nodes" << QString::number(*options.nodes);
+  if (!options.nodes.empty()) arguments << "--nodes" << QString::fromStdString(options.nodes);
   for (const std::string& set : options.sets) arguments << "--set" << QString::fromStdString(set);
   QProcess process;
   process.start(PLIMSOLL_BINARY, arguments);

@@ -55,7 +55,25 @@ TEST_F(ExitCode, UsageIsTwo) {
   }
 }
 
-TEST_F(ExitCode, AMistypedCommandIsCorrected) { EXPECT_THAT(run({"ledgr"}).err, HasSubstr("did you mean ledger?")); }
+TEST_F(ExitCode, AMistypedCommandOrOptionIsCorrected) {
+  EXPECT_THAT(run({"ledgr"}).err, HasSubstr("did you mean ledger?"));
+  EXPECT_THAT(run({}).err, HasSubstr("which command? check, ledger,"));
+  EXPECT_THAT(run({"ledger", "--modle", model.path(), "--cluster=1xh100"}).err,
+              HasSubstr("there is no option --modle; did you mean --model?"));
+  EXPECT_THAT(run({"ledger", "llama-3.1-8b", "--cluster", "1xh100"}).err,
+              HasSubstr("--model is required, and llama-3.1-8b is not expected"));
+  EXPECT_THAT(run({"sweep", "micro_batch=1..8", "--model", model.path(), "--cluster", "1xh100"}).err,
+              HasSubstr("micro_batch=1..8 is no list of values"));
+}
+
+TEST_F(ExitCode, AKeyOutsideItsSectionOrAModelByItsNameOnTheHubIsPutRight) {
+  EXPECT_THAT(run({"ledger", "--model", model.path(), "--cluster", "1xh100", "--set", "stage=3"}).err,
+              HasSubstr("did you mean zero.stage?"));
+  EXPECT_THAT(run({"ledger", "--model", "meta-llama/Llama-3.1-8B", "--cluster", "1xh100"}).err,
+              HasSubstr("there is a preset llama-3.1-8b"));
+  EXPECT_THAT(run({"ledger", "--model", TemporaryFolder().path().string(), "--cluster", "1xh100"}).err,
+              HasSubstr("the folder holds no config.json"));
+}
 
 TEST_F(ExitCode, AMissingFileIsThree) {
   for (const char* option : {"--model", "--cluster", "--plan", "--ds"}) {
@@ -105,24 +123,79 @@ TEST_F(ExitCode, NoPlanThatFitsIsFour) {
   EXPECT_LT(json["margin_bytes"], 0);
 }
 
-TEST_F(ExitCode, NumbersThatCannotBeAreDiagnostics) {
-  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{{"--gpus", "0"},
-                                                                                    {"--gpus", "-3"},
-                                                                                    {"--nodes", "0"},
-                                                                                    {"--nodes", "-1"},
-                                                                                    {"--gpus", "4611686018427387904"},
-                                                                                    {"--host-memory", "lots"},
-                                                                                    {"--host-memory", "64"},
-                                                                                    {"--rank", "-1"},
-                                                                                    {"--rank", "coldest"},
-                                                                                    {"--rank", "8"}}) {
-    std::vector<std::string> arguments = {"ledger", "--model", model.path(), "--cluster", "8xh100"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    const ProgramRun result = run(arguments);
-    EXPECT_EQ(result.code, 1) << more[0] << " " << more[1];
-    EXPECT_THAT(result.err, HasSubstr("error[cli.")) << more[0] << " " << more[1];
-    EXPECT_EQ(result.out, "");
+using Lines = std::vector<std::vector<std::string>>;
+
+// What is answered for, by whichever command.
+TEST_F(ExitCode, AScenarioThatIsWrongIsOneInEveryCommand) {
+  const TemporaryFile plan("{}");
+  for (std::vector<std::string> command : Lines{{"ledger"},
+                                                {"volumes"},
+                                                {"simulate"},
+                                                {"explain"},
+                                                {"recommend"},
+                                                {"max", "micro_batch"},
+                                                {"need"},
+                                                {"diff", plan.path(), plan.path()},
+                                                {"sweep", "micro_batch=1"},
+                                                {"check"},
+                                                {"compare", "--run-log", plan.path()},
+                                                {"oom", "Tried to allocate 1.00 GiB"}}) {
+    command.insert(command.end(), {"--model", model.path(), "--cluster", "8xh100"});
+    for (const auto& more : Lines{{"--gpus", "0"},
+                                  {"--gpus", "eight"},
+                                  {"--gpus", "4611686018427387904"},
+                                  {"--nodes", "-1"},
+                                  {"--nodes", "1.5"},
+                                  {"--host-memory", "lots"},
+                                  {"--host-memory", "64"}}) {
+      std::vector<std::string> arguments = command;
+      arguments.insert(arguments.end(), more.begin(), more.end());
+      const ProgramRun result = run(arguments);
+      EXPECT_EQ(result.code, 1) << command[0] << " " << more[0] << " " << more[1] << "\n" << result.err;
+      EXPECT_THAT(result.err + result.out, HasSubstr("error[cli.")) << command[0] << " " << more[0] << " " << more[1];
+    }
   }
+  for (const char* rank : {"-1", "coldest", "8"})
+    EXPECT_EQ(run({"ledger", "--model", model.path(), "--cluster", "8xh100", "--rank", rank}).code, 1) << rank;
+  EXPECT_EQ(run({"need", "--model", model.path(), "--device", "h1000"}).code, 1);
+  EXPECT_EQ(run({"oom", "Tried to allocate 1.00 GiB", "--parameters", "many"}).code, 1);
+}
+
+// What an option takes from nobody, whatever is answered for.
+TEST_F(ExitCode, AValueThatNoScenarioWouldAllowIsTwo) {
+  for (std::vector<std::string> arguments : Lines{{"simulate", "--tokens", "0"},
+                                                  {"simulate", "--tokens", "15 trillion"},
+                                                  {"simulate", "--tokens", "1T", "--price", "-1"},
+                                                  {"simulate", "--straggler", "1"},
+                                                  {"simulate", "--straggler", "0=0.5"},
+                                                  {"simulate", "--straggler", "1=2", "--straggler", "1=3"},
+                                                  {"explain", "--layer", "-1"},
+                                                  {"explain", "--layer", "first"},
+                                                  {"recommend", "--top", "0"},
+                                                  {"recommend", "--global-batch", "0"},
+                                                  {"recommend", "--seconds", "soon"},
+                                                  {"max", "micro_batches"},
+                                                  {"sweep", "micro_batch="},
+                                                  {"compare", "--run-log", "log", "--within", "-1"},
+                                                  {"compare", "--run-log", "log", "--steps", "0"},
+                                                  {"compare", "--snapshot", "a.json", "--threshold", "lots"}}) {
+    const std::string asked = arguments[0] + " " + arguments[1];
+    arguments.insert(arguments.end(), {"--model", model.path(), "--cluster", "8xh100"});
+    const ProgramRun result = run(arguments);
+    EXPECT_EQ(result.code, 2) << asked << "\n" << result.err;
+    EXPECT_EQ(result.out, "") << asked;
+    EXPECT_THAT(result.err, HasSubstr("Try: plimsoll ")) << asked;
+  }
+  EXPECT_EQ(run({"validate", "table.json", "--within", "much"}).code, 2);
+}
+
+TEST_F(ExitCode, TokensAreWrittenAsPeopleDo) {
+  const auto days = [&](const char* tokens) {
+    return run_json({"simulate", "--model", model.path(), "--cluster", "1xh100", "--tokens", tokens})["budget"]["days"]
+        .get<double>();
+  };
+  EXPECT_DOUBLE_EQ(days("15T"), days("1.5e13"));
+  EXPECT_DOUBLE_EQ(days("300B"), days("300,000,000,000"));
 }
 
 TEST_F(ExitCode, AllFilesAreJudgedAtOnce) {
@@ -141,13 +214,11 @@ TEST_F(ExitCode, JsonOfWrongInputListsTheDiagnostics) {
   for (const std::vector<std::string>& more :
        std::vector<std::vector<std::string>>{{"ledger", "--set", "micro_batch=0"},
                                              {"simulate", "--straggler", "8=2"},
-                                             {"simulate", "--straggler", "1=2", "--straggler", "1=3"},
                                              {"simulate", "--calibration", calibration.path()},
                                              {"sweep", "micro_batch=1", "--calibration", calibration.path()},
                                              {"recommend", "--calibration", calibration.path()},
                                              {"explain", "--phase", "lunch"},
                                              {"explain", "--layer", "2"},
-                                             {"explain", "--layer", "-1"},
                                              {"explain", "--number", "luck"}}) {
     std::vector<std::string> arguments = more;
     arguments.insert(arguments.end(), {"--model", model.path(), "--cluster", "8xh100"});
@@ -159,6 +230,8 @@ TEST_F(ExitCode, JsonOfWrongInputListsTheDiagnostics) {
 
 TEST_F(ExitCode, ASweepOfWhichNothingIsAnsweredIsOne) {
   EXPECT_EQ(run({"sweep", "no_such_key=1,2", "--model", model.path(), "--cluster", "1xh100"}).code, 1);
+  EXPECT_THAT(run({"sweep", "micro_batches=1,2", "--model", model.path(), "--cluster", "1xh100"}).out,
+              HasSubstr("/micro_batches is no known key; did you mean micro_batch?"));
   EXPECT_EQ(run({"sweep", "zero.stage=3,4", "--model", model.path(), "--cluster", "1xh100"}).code, 0);
 }
 

@@ -189,6 +189,37 @@ TEST(Validate, AFigureThatIsAPowerOf1024AwayIsInAnotherUnitAndNoError) {
   EXPECT_THAT(json["unanswered"][0]["reason"].get<std::string>(), HasSubstr("another unit"));
 }
 
+TEST(Validate, WhatWasMeasuredAsNothingIsAHundredPercentOff) {
+  const TemporaryFile table("[" + row("a", R"({"phases": {"steady_step": {"host_resident_bytes_at_end": 0,
+                                              "host_pinned_bytes": 0}}})") +
+                            "]");
+  const auto rows = run_json({"validate", table.path()})["rows"];
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_GT(rows[0]["predicted"], 1e9);
+  EXPECT_EQ(rows[0]["error"], 1.0);
+  EXPECT_EQ(rows[1]["error"], 0.0);
+}
+
+TEST(Validate, ARowOrFigureThatNoTableHasIsNamed) {
+  const TemporaryFile table("[" + row("dense-1", R"({"allocated_peak_bytes": 20000000})") + "]");
+  const auto slip = run({"validate", table.path(), "--row", "dnse-1"});
+  EXPECT_EQ(slip.code, 1);
+  EXPECT_THAT(slip.err, HasSubstr("--row dnse-1 is in none of the tables"));
+  EXPECT_THAT(slip.err, HasSubstr("did you mean dense-1?"));
+  EXPECT_EQ(run_json({"validate", table.path(), "--figure", "luck"}, 1)["diagnostics"][0]["code"], "cli.choice");
+  EXPECT_EQ(run_json({"validate", table.path(), "--row", "dense"})["rows"].size(), 1U);
+}
+
+TEST(Validate, TablesMayBeCompressed) {
+  const test::TemporaryFolder folder;
+  const std::string json = "[" + row("a", R"({"allocated_peak_bytes": 20000000})") + "]";
+  EXPECT_EQ(run_json({"validate", test::write_compressed(folder, "runs.json.gz", json)})["rows"].size(), 1U);
+  const std::string csv =
+      "id,cluster,model,plan.engine,plan.sequence,allocated_peak_bytes\n"
+      "a,1xh100,llama-3.2-1b,deepspeed,128,20000000000\n";
+  EXPECT_EQ(run_json({"validate", test::write_compressed(folder, "runs.csv.gz", csv)})["rows"].size(), 1U);
+}
+
 TEST(Validate, SaysOnceWhatACalibrationLacks) {
   const TemporaryFile table("[" + row("a", R"({"step_time_s": 0.01})") + "," + row("b", R"({"step_time_s": 0.02})") +
                             "]");

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <cstdio>
 #include <fstream>
@@ -54,6 +55,14 @@ nlohmann::json run_json(std::vector<std::string> arguments, int expected_code) {
   nlohmann::json json = nlohmann::json::parse(result.out, nullptr, false);
   EXPECT_TRUE(json.is_object()) << result.out.substr(0, 200);
   return json;
+}
+
+std::string write_compressed(const TemporaryFolder& folder, const char* name, const std::string& text) {
+  std::string path = (folder.path() / name).string();
+  const gzFile stream = gzopen(path.c_str(), "wb");
+  gzwrite(stream, text.data(), static_cast<unsigned>(text.size()));
+  gzclose(stream);
+  return path;
 }
 
 }  // namespace plimsoll::test

@@ -21,6 +21,9 @@ ProgramRun run(const std::vector<std::string>& arguments);
 /// The object on standard output; discarded if it is not exactly one JSON value.
 nlohmann::json run_json(std::vector<std::string> arguments, int expected_code = 0);
 
+/// Writes a text compressed by gzip. @return the file's path
+std::string write_compressed(const TemporaryFolder& folder, const char* name, const std::string& text);
+
 /// A file that is gone when the test ends.
 class TemporaryFile {
  public:

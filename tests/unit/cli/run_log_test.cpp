@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include "planner/account/arena.hpp"
 #include "planner/cli/common_inputs.hpp"
@@ -93,23 +92,28 @@ TEST_F(RunLogs, StepsAreAlsoPredictedAsTheyWereRouted) {
   const TemporaryFile experts{R"({"model_type": "mixtral", "hidden_size": 1024, "num_hidden_layers": 4,
       "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 2048, "num_local_experts": 4,
       "num_experts_per_tok": 2, "vocab_size": 1024, "max_position_embeddings": 4096, "output_router_logits": true})"};
-  const std::vector<std::string> sets{"engine=plimsoll", "micro_batch=4",     "sequence=2048",
-                                      "world_size=2",    "expert_parallel=2", "moe.capacity_factor=2"};
+  const auto sets_with = [](double factor) {
+    return std::vector<std::string>{"engine=plimsoll",   "micro_batch=4",
+                                    "sequence=2048",     "world_size=2",
+                                    "expert_parallel=2", fmt::format("moe.capacity_factor={}", factor)};
+  };
   InputOptions options;
   options.model = experts.path();
   options.cluster = "2xh200";
-  options.sets = sets;
+  options.sets = sets_with(2);
   const Evaluation moe = build(Inputs(options).scenario(), {RankChoice::Kind::one, 0});
   const auto count = static_cast<std::size_t>(moe.rank_program().report.experts);
   const auto layers = static_cast<std::size_t>(moe.rank_program().report.moe_layers);
   ASSERT_GE(count, 2U);
-  const auto with = [&](const std::vector<std::vector<std::int64_t>>& tokens) {
+  const auto with = [&](const std::vector<std::vector<std::int64_t>>& tokens, double factor = 2) {
     const std::string more = bytes() + R"(,"expert_tokens":)" + nlohmann::json(tokens).dump();
-    const TemporaryFile log(fmt::format(R"({{"digest":"{}","backend":"cuda"}})", moe.program.digest) + "\n" +
-                                step(1, 1, more) + step(2, 1, more),
-                            ".jsonl");
+    options.sets = sets_with(factor);
+    const std::string digest = build(Inputs(options).scenario(), {RankChoice::Kind::one, 0}).program.digest;
+    const TemporaryFile log(
+        fmt::format(R"({{"digest":"{}","backend":"cuda"}})", digest) + "\n" + step(1, 1, more) + step(2, 1, more),
+        ".jsonl");
     std::vector<std::string> arguments{"compare", "--model", experts.path(), "--cluster", "2xh200"};
-    for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
+    for (const std::string& set : options.sets) arguments.insert(arguments.end(), {"--set", set});
     arguments.insert(arguments.end(), {"--run-log", log.path()});
     return run_json(arguments)["figures"];
   };
@@ -128,6 +132,8 @@ TEST_F(RunLogs, StepsAreAlsoPredictedAsTheyWereRouted) {
   std::vector<std::vector<std::int64_t>> turns(layers, uneven);
   for (std::size_t l = 1; l < layers; l += 2) turns[l] = other;
   EXPECT_NEAR(with(turns)[3]["predicted"].get<double>(), predicted, 0.05 * predicted);
+  // Of 1.5 x the mean the plan with room for 1.25 x would have ended instead.
+  EXPECT_EQ(with(std::vector(layers, uneven), 1.25).size(), 3U);
   EXPECT_EQ(with({}).size(), 3U);
   EXPECT_EQ(with({{1, 2}}).size(), 3U) << "of another model";
   EXPECT_EQ(with(std::vector(layers, std::vector<std::int64_t>(count, 0))).size(), 3U) << "no token went anywhere";
@@ -184,11 +190,8 @@ TEST_F(RunLogs, NumbersBeyondAnyRunAreToldAndTheOthersUsed) {
 
 TEST_F(RunLogs, CompressedAreUnpacked) {
   const test::TemporaryFolder folder;
-  const std::string path = (folder.path() / "run.log.gz").string();
-  const std::string log = head() + step(1, 9.0, bytes()) + step(2, 0.5, bytes());
-  const gzFile stream = gzopen(path.c_str(), "wb");
-  gzwrite(stream, log.data(), static_cast<unsigned>(log.size()));
-  gzclose(stream);
+  const std::string path =
+      test::write_compressed(folder, "run.log.gz", head() + step(1, 9.0, bytes()) + step(2, 0.5, bytes()));
   EXPECT_EQ(run_json(command(path))["figures"][2]["measured"], 0.5);
 }
 

@@ -116,7 +116,7 @@ TEST(Document, ASyntaxErrorPointsAtTheToken) {
   EXPECT_THAT(errors("[1e999]"), HasSubstr("test.json:1:2: error[json.syntax]: the number is too large"));
   EXPECT_THAT(errors("[\"\xff\"]"), HasSubstr("test.json:1:3: error[json.syntax]"));
   EXPECT_THAT(errors("{\"a\":"), HasSubstr("test.json:1:6: error[json.syntax]: the file ends too early"));
-  EXPECT_THAT(errors(""), HasSubstr("test.json:1:1: error[json.syntax]: the file ends too early"));
+  EXPECT_THAT(errors(""), HasSubstr("test.json:1:1: error[json.syntax]: the file is empty"));
 }
 
 TEST(Document, ASyntaxErrorSaysInItsOwnWordsWhatIsMissing) {

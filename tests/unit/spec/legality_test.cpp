@@ -64,7 +64,7 @@ TEST(ExpertParallelism, NeedsExpertsAndLayersThatKnowIt) {
   EXPECT_THAT(
       codes(judge(R"({"world_size": 8, "expert_parallel": 2, "engine": "fsdp2", "moe": {"implementation": "loop"}})",
                   "mixtral-8x7b")),
-      ElementsAre("plan.engine.expert_parallel /expert_parallel", "plan.expert.grouped /expert_parallel"));
+      ElementsAre("plan.engine.expert_parallel /expert_parallel"));
 }
 
 TEST(NativeExperts, AreRefusedAtStage3AndReplaceDenseLayersOnly) {

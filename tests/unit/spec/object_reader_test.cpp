@@ -52,7 +52,7 @@ TEST(ObjectReader, ReportsAllErrorsAtTheirPlaces) {
   }
   EXPECT_EQ(
       lines,
-      "2 /a plan.type: /a is a string, must be a whole number from 1 to 8 | \n"
+      "2 /a plan.type: /a is a string, must be a whole number from 1 to 8 | write it without quotes: 7\n"
       "3 /b plan.range: /b is 0, must be at least 1 | \n"
       "4 /c plan.choice: /c is \"bf61\", which is none of its values | did you mean bf16? legal values: bf16, fp32\n"
       "5 /d/1 plan.range: /d/1 is -1, must be from 0 to 9 | \n"

@@ -1,0 +1,23 @@
+// Is a change said so that a person can use it?
+#include "planner/cli/diff_terms.hpp"
+
+#include <gtest/gtest.h>
+
+namespace plimsoll {
+namespace {
+
+TEST(DiffTerms, AChangeIsAPercentageOrAMultipleOrNothing) {
+  constexpr double least = 0.005;
+  EXPECT_EQ(change_in_words({"", 2, 3}, least), "+50.0 %");
+  EXPECT_EQ(change_in_words({"", 2, 2}, least), "+0.0 %");
+  EXPECT_EQ(change_in_words({"", 3, 2.99999}, least), "+0.0 %");
+  EXPECT_EQ(change_in_words({"", 3, 0}, least), "-100.0 %");
+  EXPECT_EQ(change_in_words({"", 0.5, 60}, least), "120 x");
+  EXPECT_EQ(change_in_words({"", 0, 60}, least), "");
+  EXPECT_EQ(change_in_words({"", 0.0001, 60}, least), "") << "shown as 0.00";
+  EXPECT_EQ(change_in_words({"", -2, -20}, least), "") << "margins that are none";
+  EXPECT_EQ(change_in_words({"", 2, -20}, least), "");
+}
+
+}  // namespace
+}  // namespace plimsoll
