@@ -105,9 +105,8 @@ AnswerPtr answer_quickly(const ScenarioText& text, std::uint64_t generation) {
   ledger.capacity = evaluation.context.capacity;
   ledger.outside = evaluation.context.outside;
   ledger.replay = replay_sizes(evaluation.rank_program());
-  ledger.allocated_peak = {ledger.replay.allocated_peak,
-                           {ledger.replay.allocated_peak, ledger.replay.allocated_peak},
-                           evaluation.context.allocated_evidence};
+  const Bytes peak = ledger.replay.allocated_peak;
+  ledger.allocated_peak = {peak, {peak, peak}, evaluation.context.allocated_evidence, {peak, peak}};
   ledger.peak_phase = ledger.replay.peak_phase;
   derive(*answer, evaluation);
   answer->scenario = std::make_shared<const Scenario>(evaluation.scenario);

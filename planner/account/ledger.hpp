@@ -23,8 +23,8 @@ struct Figure {
   Bytes value;
   Interval interval;
   Evidence evidence = Evidence::assumed;
-  Interval
-      replayed;  ///< what the replays of all that the plan does not fix give, before the margins that the interval adds
+  /// What the replays of all that the plan does not fix give, before the margins that the interval adds.
+  Interval replayed;
 };
 
 /// What the device holds beside the framework's pool.

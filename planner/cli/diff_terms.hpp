@@ -18,7 +18,8 @@ DiffTerms volume_terms(const Evaluation& a, const Evaluation& b);
 /// The simulated steps and what they wait for; each term's name ends in its unit.
 DiffTerms time_terms(const Evaluation& a, const Evaluation& b, const Calibration& of_a, const Calibration& of_b);
 
-/// B against A: "+12.3 %", "12 x" from ten times on; "" where A is nothing to compare with: below `least`, or one of them a margin that is none.
+/// B against A: "+12.3 %", "12 x" from ten times on; "" where A is nothing to compare with: below `least`, or one of them a
+/// margin that is none.
 std::string change_in_words(const DiffTerm& term, double least);
 
 }  // namespace plimsoll

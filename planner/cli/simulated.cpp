@@ -7,7 +7,9 @@ namespace plimsoll {
 
 namespace {
 
-constexpr double measured_kernel_error = 0.03, assumed_error = 0.15;
+/// Of steps that the device bounds and measured kernels price: nine in ten of those in tests/data/measured lie within.
+constexpr double measured_kernel_error = 0.05;
+constexpr double assumed_error = 0.15;
 
 bool is_beyond_measurements(Evidence evidence) {
   return evidence == Evidence::extrapolated || evidence == Evidence::assumed;

@@ -22,7 +22,7 @@ struct SimulatedStep {
   std::string calibration;                   ///< its name
 };
 
-/// The interval spans the spread of hosts (all host costs scaled by 1 -+ spread) and 3 % of kernel times (15 % where prices
+/// The interval spans the spread of hosts (all host costs scaled by 1 -+ spread) and 5 % of kernel times (15 % where prices
 /// are assumed): the same program simulated with both bounds.  Where curves of collectives are of other groups, or published,
 /// by 15 % of their time, too.
 /// @param tell_of as in SimulateOptions

@@ -2,8 +2,8 @@
 // is known.  Read from calibration files (configs/README.md), which plimsoll-calibrate writes.
 //
 // Kernel rules: a GEMM by tiles and waves, a grouped GEMM and attention by rates that grow with their inner length, everything
-// else by fixed + elements * per_element + bytes / bandwidth (a bandwidth of its own for what a cache holds).  A lone collective takes min over its pieces of
-// latency + S / bandwidth (a piece per protocol), S = nccl-tests' full size.
+// else by fixed + elements * per_element + bytes / bandwidth (a bandwidth of its own for what a cache holds).  A lone
+// collective takes min over its pieces of latency + S / bandwidth (a piece per protocol), S = nccl-tests' full size.
 #pragma once
 
 #include <array>

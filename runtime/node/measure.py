@@ -205,18 +205,22 @@ def memory_watch(path):
             return None
 
 
-def run_measured(log, memory, steps):
-    """What plimsoll-run's log says, as a table's `measured`; steps 3 to the last but one: first ones choose algorithms."""
+def run_result(log, memory, steps):
+    """What plimsoll-run's log says, as a table's `measured`; steps 3 to the last but one: first ones choose algorithms.  And what
+    the routers of a mixture chose in the step nearest the median."""
     lines = list(table.read_lines(log)) if Path(log).exists() else []
     if len(lines) < steps + 1:
         return None
-    times = [line["step_time_s"] for line in lines[3:-1]]
+    timed = lines[3:-1]
+    times = [line["step_time_s"] for line in timed]
+    median = statistics.median(times)
     measured = {"reserved_peak_bytes": lines[0]["arena_bytes"],
-                "step_time_s": {"median": statistics.median(times), "min": min(times), "max": max(times)}}
+                "step_time_s": {"median": median, "min": min(times), "max": max(times)}}
     used = [int(word) for word in Path(memory).read_text().split() if word.isdigit()] if Path(memory).exists() else []
     if used:
         measured["device_peak_bytes"] = max(used) << 20
-    return measured
+    routed = min(timed, key=lambda line: abs(line["step_time_s"] - median)).get("expert_tokens")
+    return {"measured": measured, **({"expert_tokens": routed} if routed else {})}
 
 
 def reference(options, env):
@@ -247,12 +251,12 @@ def reference(options, env):
                               "--timeout", "30", "--log", str(log)], env)], seconds, text)
         if watch:
             stop(watch)
-        measured = run_measured(log, memory, case["steps"]) if codes == [0] else None
+        result = run_result(log, memory, case["steps"]) if codes == [0] else None
         words = last_line(f"{text}.err", text)[:MOST_SHOWN]
-        result = {"measured": measured} if measured else {"error": f"ended with {codes[0]}: {words}"}
+        result = result or {"error": f"ended with {codes[0]}: {words}"}
         records.add({"case": case, "result": {**result, "wall": round(time.monotonic() - start, 1)}})
         say(f"{case['id']} {time.monotonic() - start:.1f} s: "
-            f"{result.get('error') or '%.4f s a step' % measured['step_time_s']['median']}")
+            f"{result.get('error') or '%.4f s a step' % result['measured']['step_time_s']['median']}")
     return 0
 
 

@@ -30,6 +30,26 @@ def routing_of(per_rank):
     return {"kind": "histogram", "counts": [[counts(rank[name]) for rank in per_rank] for name in per_rank[0]]}
 
 
+def in_proportion(counts, rows):
+    """rows in the proportion of counts, rounded down; what is left goes to those that lose most by it."""
+    total = sum(counts)
+    parts = [rows * count // total for count in counts]
+    most_lost = sorted(range(len(counts)), key=lambda i: -(rows * counts[i] % total))
+    for i in most_lost[:rows - sum(parts)]:
+        parts[i] += 1
+    return parts
+
+
+def reference_plan(case, expert_tokens):
+    """The plan of a case of plimsoll-run.  Where experts are spread over ranks it states what its routers chose, as if each rank
+    had sent the same share of it: steps wait for the rank with most rows."""
+    plan = case["plan"]
+    if plan.get("expert_parallel", 1) == 1 or not expert_tokens:
+        return plan
+    rows = plan["micro_batch"] * plan["sequence"] * case["dims"]["num_experts_per_tok"]
+    return {**plan, "routing": {"kind": "histogram", "counts": [[in_proportion(layer, rows)] for layer in expert_tokens]}}
+
+
 def experts_of(case):
     """(expert_parallel, moe) of the plan; (1, None) for a dense model."""
     if "native" in case:
@@ -115,7 +135,8 @@ def row(case, result, world, versions, device):
     """One row of the table."""
     head = {"id": case["id"], "cluster": f"{world}x{device}", "model": model_config(case["arch"], case["dims"])}
     if case["fw"] == "plimsoll":
-        return {**head, "plan": case["plan"], "process": "fresh", "measured": result["measured"]}
+        return {**head, "plan": reference_plan(case, result.get("expert_tokens")), "process": "fresh",
+                "measured": result["measured"]}
     return {**head, "plan": framework_plan(case, world, versions, result.get("routing")), "process": "fresh",
             "parameters": result["params"], "measured": framework_measured(result)}
 

@@ -170,7 +170,8 @@ TEST(Accuracy, OfAdaptersIsThatOfFullTraining) {
 }
 
 // Nine pairs of model and plan on two GPUs, measured when both models had been written.  AutoEP's rows hang on routing: of
-// ep 1 it was not recorded, of ep 2 earlier steps' left other holes.  Native experts are a loop of the host's, and hosts differ by 30 %.
+// ep 1 it was not recorded, of ep 2 earlier steps' left other holes.  Native experts are a loop of the
+// host's, and hosts differ by 30 %.
 TEST(Accuracy, OfPairsOfModelAndPlanMeasuredAfterwards) {
   const Validation pairs = of_table("h200_x2");
   EXPECT_TRUE(pairs.unanswered.empty());

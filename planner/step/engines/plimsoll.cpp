@@ -7,8 +7,9 @@
 // while its backward runs (stages 0, 1: until the step), reduce-scattered into vP/n and added to 4P/n in fp32 (written there
 // where a step does it once: nothing is cleared then); stages 0 and 1 all-reduce once per step.  What is added to a shard is
 // added on the lane that computes, since kernels beside each other share one device; by copy engines the other rank's part
-// comes over as it is, and both are added at once.  The last addition of a step also sums squares for the norm.  Master (where the weights are 16-bit) and moments: 12 P/n fp32 (stage 0: n = 1).  A group that one
-// rank has to itself (the experts where ep is all ranks) is never gathered or reduced.
+// comes over as it is, and both are added at once.  The last addition of a step also sums squares for the norm.  Master
+// (where the weights are 16-bit) and moments: 12 P/n fp32 (stage 0: n = 1).  A group that one rank has to itself (the experts
+// where ep is all ranks) is never gathered or reduced.
 // Back-pressure: a gather waits for the compute of the layer before last; what follows a layer's backward for the reductions of
 // the layer before it, which are added then, so that at most one layer's gradients are unreduced while the next one's are made.
 //

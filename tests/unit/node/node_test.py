@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 NODE = ROOT / "runtime" / "node"
 sys.path.insert(0, str(NODE))
 import cases  # noqa: E402
+import measure  # noqa: E402
 import report  # noqa: E402
 import table  # noqa: E402
 
@@ -48,6 +49,13 @@ def result_like(row):
             "step_median": step["median"], "step_min": step["min"], "step_max": step["max"]}
 
 
+def reference_result_like(row):
+    """Likewise of plimsoll-run, whose log counts the tokens of both ranks: counts in the proportion that the row states."""
+    routing = row["plan"].get("routing", {}).get("counts")
+    tokens = [[2 * count for count in layer[0]] for layer in routing] if routing else None
+    return {"measured": row["measured"], **({"expert_tokens": tokens} if tokens else {})}
+
+
 class Cases(unittest.TestCase):
     def test_have_names_of_their_own_and_ep_that_divides_the_gpus(self):
         for gpus in (2, 4, 6, 8):
@@ -65,9 +73,21 @@ class Cases(unittest.TestCase):
         for case in cases.framework_cases(2) + cases.reference_cases(2):
             name = report.base_name(case["id"])
             row = known[name]
-            result = {"measured": row["measured"]} if case["fw"] == "plimsoll" else result_like(row)
+            result = reference_result_like(row) if case["fw"] == "plimsoll" else result_like(row)
             made = table.row(case, result, 2, {}, "h200")
             self.assertEqual(comparable(made), comparable(row), name)
+
+    def test_of_the_reference_state_the_routing_of_the_step_nearest_the_median(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "run.jsonl"
+            lines = [{"arena_bytes": 1}] + [{"step_time_s": seconds, "expert_tokens": [[seconds * 10, 1]]}
+                                            for seconds in (9, 9, 3, 1, 2, 9)]
+            log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            result = measure.run_result(log, Path(folder) / "none", 6)
+        self.assertEqual(result["expert_tokens"], [[20, 1]])
+        self.assertEqual(result["measured"]["step_time_s"], {"median": 2, "min": 1, "max": 3})
+        self.assertEqual(table.in_proportion([20, 1], 10), [10, 0])
+        self.assertEqual(table.in_proportion([1, 1, 1], 8), [3, 3, 2])
 
     def test_record_the_routing_where_it_decides_the_memory(self):
         for case in cases.framework_cases(4):
