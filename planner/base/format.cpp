@@ -197,7 +197,7 @@ std::optional<double> parse_count(std::string_view text) {
     if (!digits.empty() && folded(digits.back()) == letter) factor = power;
   if (factor > 1) digits.pop_back();
   // from_chars would take "-1", "inf" and "nan".
-  if (digits.empty() || digits.front() < '0' || digits.front() > '9') return std::nullopt;
+  if (digits.empty() || (digits.front() != '.' && (digits.front() < '0' || digits.front() > '9'))) return std::nullopt;
   double number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error != std::errc() || end != digits.data() + digits.size() || !std::isfinite(number * factor))

@@ -12,6 +12,7 @@
 #include "planner/cli/json_output.hpp"
 #include "planner/cli/table.hpp"
 #include "planner/cli/terminal.hpp"
+#include "planner/spec/limits.hpp"
 #include "planner/step/listing.hpp"
 
 namespace plimsoll {
@@ -107,7 +108,7 @@ std::function<int()> declare_explain(CLI::App& app) {
   app.add_option("--phase", options->filter.phase, "list this phase only, e.g. steady_backward");
   app.add_option("--layer", options->layer, "list this decoder layer only")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(std::int64_t{0}, limits::layers));
   app.add_flag("--no-memory", options->no_memory, "leave allocations and frees out of the listing");
   return [options] { return explain(*options); };
 }

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -196,9 +197,11 @@ void print_simulation(const Evaluation& evaluation, const SimulatedStep& step, c
 std::optional<std::pair<int, double>> straggler_of(const std::string& text) {
   int rank = -1;
   double factor = 0;
-  int used = 0;
-  const int read = std::sscanf(text.c_str(), "%d=%lf%n", &rank, &factor, &used);
-  if (read != 2 || used != static_cast<int>(text.size()) || rank < 0 || !(factor >= 1 && factor <= 1000))
+  const char* const end = text.data() + text.size();
+  const auto [after_rank, no_rank] = std::from_chars(text.data(), end, rank);
+  if (no_rank != std::errc() || after_rank == end || *after_rank != '=') return std::nullopt;
+  const auto [after_factor, no_factor] = std::from_chars(after_rank + 1, end, factor);
+  if (no_factor != std::errc() || after_factor != end || rank < 0 || !(factor >= 1 && factor <= 1000))
     return std::nullopt;
   return std::pair(rank, factor);
 }

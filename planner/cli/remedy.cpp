@@ -211,8 +211,9 @@ class Search {
 /// Of a ds_config.json that states it: the equation train_batch_size = micro-batch x accumulation x ranks is to hold.
 std::int64_t stated_global_batch(const Inputs& inputs, const Plan& plan) {
   const std::vector<KeyVerdict>& keys = inputs.report().keys;
-  const bool states =
-      std::any_of(keys.begin(), keys.end(), [](const KeyVerdict& key) { return key.pointer == "/train_batch_size"; });
+  const bool states = std::any_of(keys.begin(), keys.end(), [](const KeyVerdict& key) {
+    return key.pointer == "/train_batch_size" && !key.is_auto;
+  });
   return states ? plan.micro_batch * plan.gradient_accumulation * plan.world_size : 0;
 }
 
@@ -228,10 +229,10 @@ std::optional<Remedy> smallest_change(const Inputs& inputs, const Evaluation& ev
   if (search.best()) return search.best();  // tight, on the GPUs that are there
   const int world = scenario.plan.world_size;
   const int step = std::min(world, scenario.cluster.devices_per_node);
-  if (search.take_more_gpus({}, world, step)) return search.best();
   const Sets thrifty = thrift(scenario.plan);
   const std::vector<Key> structural = structural_keys(scenario);
   for (const Sets& beside : {Sets{}, thrifty}) {
+    if (search.take_more_gpus(beside, world, step)) return search.best();
     for (const Key& key : structural)
       for (const Sets& sets : key)
         if (search.take_more_gpus(joined(beside, sets), world, step)) return search.best();

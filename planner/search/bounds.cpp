@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "planner/search/held_parameters.hpp"
+#include "planner/spec/trained.hpp"
 
 namespace plimsoll {
 namespace {
@@ -33,13 +34,16 @@ bool is_product(Role role) {
 
 struct Held {
   std::int64_t dense = 0, expert = 0;
+  std::int64_t all() const { return dense + expert; }
 };
 
-/// Parameters that a rank computes with.
-Held held_by_rank(const ModelSpec& model, const Plan& plan) {
+/// Parameters that a rank computes with, those that `counts` takes.
+template <class Counts>
+Held held_by_rank(const ModelSpec& model, const Plan& plan, Counts counts) {
   Held held;
   const bool local = holds_local_experts(plan.moe.implementation);
   for (const ParameterDecl& parameter : model.parameters) {
+    if (!counts(parameter)) continue;
     if (is_native(plan) && is_mlp(parameter.role)) continue;  // replaced by experts, which are left out
     if (local && is_expert(parameter.role))
       held.expert += parameter.numel / plan.expert_parallel;
@@ -63,6 +67,10 @@ std::int64_t kept_by_layer(const LayerSpec& layer, std::int64_t hidden, const Pl
   return kept;
 }
 
+/// Adapters, or some of the parameters: what is frozen has no state but its weights, keeps nothing for a gradient of its own
+/// and, below all that is trained, passes none on.
+bool trains_a_part(const Plan& plan) { return plan.lora || !plan.trainable_patterns.empty(); }
+
 bool is_recomputed(const Plan& plan, std::size_t layer) {
   return plan.recompute.every > 0 && layer % static_cast<std::size_t>(plan.recompute.every) == 0;
 }
@@ -84,29 +92,34 @@ PlanBounds::PlanBounds(const ModelSpec& model, const ClusterSpec& cluster, const
 // fsdp2 and plimsoll shard everything; their gathered weights are not counted.  ddp shards nothing.
 void PlanBounds::bound_states(const ModelSpec& model, const ClusterSpec& cluster, const PeakRates& peaks,
                               const Plan& plan) {
-  const Held held = held_by_rank(model, plan);
+  // Adapters and weights of 4 bits are left out.
+  const bool in_part = trains_a_part(plan);
+  const Held weights = held_by_rank(model, plan, [&](const ParameterDecl& p) { return !is_quantized(plan, p); });
+  const Held trained =
+      in_part ? held_by_rank(model, plan, [&](const ParameterDecl& p) { return is_trained(plan, p); }) : weights;
   const std::int64_t moments = 2 * size_of(plan.optimizer.moments);
-  const std::int64_t computing =
-      size_of(plan.precision == Precision::bf16_autocast ? DType::fp32 : plan.compute_dtype());
-  const bool has_master = plan.master_fp32 && computing == 2;
-  const std::int64_t all = held.dense + held.expert;
-  const auto sharded = [&](std::int64_t ranks, std::int64_t expert_ranks) {
+  const bool in_fp32 = plan.precision == Precision::bf16_autocast && !in_part;
+  const std::int64_t computing = size_of(in_fp32 ? DType::fp32 : plan.compute_dtype());
+  const bool has_master = plan.master_fp32 && computing == 2 && !in_part;
+  const auto sharded = [](const Held& held, std::int64_t ranks, std::int64_t expert_ranks) {
     return held.dense / ranks + held.expert / std::max<std::int64_t>(1, expert_ranks);
   };
-  const std::int64_t own = sharded(plan.world_size, plan.expert_data_parallel());
+  const auto of_rank = [&](const Held& held) { return sharded(held, plan.world_size, plan.expert_data_parallel()); };
+  const std::int64_t own = of_rank(weights), own_trained = of_rank(trained);
   switch (plan.engine) {
-    case Engine::ddp: states_ = Bytes((computing + moments) * all); return;
+    case Engine::ddp: states_ = Bytes(computing * weights.all() + moments * trained.all()); return;
     case Engine::fsdp2: {
       const int shards = plan.world_size / plan.fsdp.replicate;
-      states_ = Bytes(((plan.master_fp32 ? 4 : computing) + moments) * sharded(shards, shards));
+      const std::int64_t stored = plan.master_fp32 && !in_part ? 4 : computing;
+      states_ = Bytes(stored * sharded(weights, shards, shards) + moments * sharded(trained, shards, shards));
       return;
     }
-    case Engine::plimsoll: states_ = Bytes((4 + moments) * own); return;
+    case Engine::plimsoll: states_ = Bytes((4 + moments) * own_trained); return;
     case Engine::deepspeed: break;
   }
   const int stage = plan.zero.stage;
-  const std::int64_t updated = (stage == 0 ? all : own) * ((has_master ? 4 : 0) + moments);
-  const std::int64_t computed_with = (stage == 3 ? own : all) * computing;
+  const std::int64_t updated = (stage == 0 ? trained.all() : own_trained) * ((has_master ? 4 : 0) + moments);
+  const std::int64_t computed_with = (stage == 3 ? own : weights.all()) * computing;
   const bool on_host = plan.offload.optimizer != OffloadDevice::none;
   const bool away = plan.offload.parameters != OffloadDevice::none && stage == 3;
   states_ = Bytes((on_host ? 0 : updated) + (away ? 0 : computed_with));
@@ -118,12 +131,12 @@ void PlanBounds::bound_states(const ModelSpec& model, const ClusterSpec& cluster
     // The gradient as the master is, and a copy in the computing type: staging below stage 3, gradients at stage 3.
     const std::int64_t gradients = has_master ? 4 + computing : 0;
     const double share = stage == 3 ? plan.zero.offload_optimizer_ratio : 1;
-    on_host_bytes += share * static_cast<double>(updated + own * gradients);
+    on_host_bytes += share * static_cast<double>(updated + own_trained * gradients);
   }
   if (away && is_kept_on_host(plan.offload.parameters)) on_host_bytes += static_cast<double>(own * computing);
   // The update begins once the gradients' norm is known, group after group; a partial offload goes by whole groups.
   const bool updates_all_on_host = on_host && (stage < 3 || plan.zero.offload_optimizer_ratio == 1);
-  if (updates_all_on_host && !plan.lora && plan.trainable_patterns.empty()) {
+  if (updates_all_on_host && !in_part) {
     after_layers_s_ = static_cast<double>(own) * peaks.host.update_s_per_element;
     if (stage == 3 && !away && peaks.host.copy_bytes_per_s > 0)
       after_layers_s_ += static_cast<double>(own * computing) / peaks.host.copy_bytes_per_s;
@@ -135,8 +148,8 @@ void PlanBounds::bound_activations(const ModelSpec& model, const Plan& plan) {
   const std::int64_t width = size_of(plan.compute_dtype());
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    elements += model.hidden;
-    if (plan.engine == Engine::plimsoll || is_recomputed(plan, i)) continue;
+    if (plan.trainable_patterns.empty()) elements += model.hidden;
+    if (plan.engine == Engine::plimsoll || trains_a_part(plan) || is_recomputed(plan, i)) continue;
     elements += kept_by_layer(model.layers[i], model.hidden, plan);
   }
   const bool whole_loss = plan.engine != Engine::plimsoll && plan.loss_chunk == 0 && !model.sketch;
@@ -165,7 +178,7 @@ void PlanBounds::bound_compute(const ModelSpec& model, const PeakRates& peaks, c
     const double flops = static_cast<double>(spec.q_heads * (spec.head_dim + values)) * static_cast<double>(sequence_);
     attention += flops * (is_recomputed(plan, i) ? 4 : 3);
   }
-  const double flops = 6 * weights + 2 * recomputed + attention;
+  const double flops = trains_a_part(plan) ? 2 * weights + attention / 4 : 6 * weights + 2 * recomputed + attention;
   const double peak = plan.precision == Precision::fp32 ? peaks.fp32_flops_per_s : peaks.matrix_flops_per_s;
   if (peak > 0) seconds_per_token_ = flops / peak;
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <set>
 
+#include "planner/spec/ds_values.hpp"
 #include "planner/spec/legality.hpp"
 #include "planner/spec/read_ds_config.hpp"
 
@@ -61,7 +62,7 @@ class KeyJudge {
                                   : ignored                     ? Treatment::ignored
                                   : warned_.count(pointer) != 0 ? Treatment::warned
                                                                 : Treatment::used;
-      verdicts_.push_back({pointer, treatment});
+      verdicts_.push_back({pointer, treatment, is_auto(member.value)});
       if (member.value->is_object()) walk(*member.value, ignored);
     }
   }

@@ -21,6 +21,7 @@ const char* name_of(Treatment treatment);
 struct KeyVerdict {
   std::string pointer;  ///< in the file, in its order
   Treatment treatment;
+  bool is_auto = false;  ///< the file leaves the value to Hugging Face's Trainer
 };
 
 struct ConfigurationInput {

@@ -22,7 +22,7 @@ TEST(ParseCount, ReadsWhatAPersonWrites) {
   for (const auto& [text, number] :
        {std::pair{"15T", 15e12}, std::pair{"13.9B", 13.9e9}, std::pair{"300 b", 300e9}, std::pair{"2G", 2e9},
         std::pair{"7M", 7e6}, std::pair{"8k", 8e3}, std::pair{"1e12", 1e12}, std::pair{"13,897,000,000", 13897e6},
-        std::pair{"1_000", 1e3}, std::pair{"0", 0.0}})
+        std::pair{"1_000", 1e3}, std::pair{".5B", 5e8}, std::pair{"0", 0.0}})
     EXPECT_DOUBLE_EQ(parse_count(text).value_or(-1), number) << text;
   for (const char* text : {"", "T", "-1", "nan", "inf", "15TT", "1e999", "15 trillion", "0x10", "1.2.3", "15T x"})
     EXPECT_FALSE(parse_count(text)) << text;

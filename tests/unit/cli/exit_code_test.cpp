@@ -168,6 +168,8 @@ TEST_F(ExitCode, AValueThatNoScenarioWouldAllowIsTwo) {
                                                   {"simulate", "--tokens", "1T", "--price", "-1"},
                                                   {"simulate", "--straggler", "1"},
                                                   {"simulate", "--straggler", "0=0.5"},
+                                                  {"simulate", "--straggler", "4294967299=2"},
+                                                  {"simulate", "--straggler", "3= 2"},
                                                   {"simulate", "--straggler", "1=2", "--straggler", "1=3"},
                                                   {"explain", "--layer", "-1"},
                                                   {"explain", "--layer", "first"},

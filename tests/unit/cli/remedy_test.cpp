@@ -36,5 +36,29 @@ TEST(Remedy, asks_for_more_gpus_where_nothing_else_helps) {
   EXPECT_TRUE(change["set"].contains("world_size")) << change.dump();
 }
 
+TEST(Remedy, asks_for_more_gpus_beside_what_saves_activations_where_no_other_key_helps) {
+  const auto change = run_json({"ledger", "--model", "llama-3.1-70b", "--cluster", "8xh100", "--set", "engine=fsdp2",
+                                "--set", "micro_batch=8"})["smallest_change"];
+  ASSERT_TRUE(change.is_object()) << change.dump();
+  EXPECT_EQ(change["verdict"], "fits");
+  EXPECT_TRUE(change["set"].contains("world_size")) << change.dump();
+}
+
+TEST(Remedy, keeps_no_batch_that_the_trainer_makes_the_product) {
+  const test::TemporaryFile config{R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 16,
+    "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}})"};
+  const auto change =
+      run_json({"ledger", "--model", "llama-3.1-8b", "--cluster", "8xh100", "--ds", config.path()})["smallest_change"];
+  ASSERT_TRUE(change.is_object()) << change.dump();
+  EXPECT_FALSE(change["set"].contains("gradient_accumulation")) << change.dump();
+}
+
+TEST(Remedy, of_adapters_counts_states_of_the_adapters_alone) {
+  const auto change = run_json({"ledger", "--model", "llama-3.1-8b", "--cluster", "1xh100", "--set",
+                                "trainable.lora.rank=8", "--set", "micro_batch=4"})["smallest_change"];
+  ASSERT_TRUE(change.is_object()) << change.dump();
+  EXPECT_EQ(change["set"], nlohmann::json({{"micro_batch", 2}}));
+}
+
 }  // namespace
 }  // namespace plimsoll

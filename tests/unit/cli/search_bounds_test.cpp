@@ -95,6 +95,36 @@ TEST(SearchBounds, never_exceed_the_simulated_step) {
   EXPECT_GT(known, 80);
 }
 
+TEST(SearchBounds, never_exceed_what_a_plan_takes_that_trains_a_part) {
+  const test::TemporaryFile model{dense};
+  int compared = 0;
+  for (const char* part : {"trainable.lora.rank=8", R"(trainable=["lm_head"])", R"(trainable=["q_proj"])",
+                           R"(trainable={"lora": {"rank": 8, "base": "nf4"}})"}) {
+    for (const char* engine :
+         {"engine=ddp", "engine=fsdp2", "zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"}) {
+      for (const char* other :
+           {"recompute=none", "recompute=full", "precision=bf16_autocast", "offload.optimizer=cpu"}) {
+        InputOptions options;
+        options.model = model.path();
+        options.cluster = "2xh100";
+        options.sets = {engine, part, other, "micro_batch=4"};
+        const Inputs inputs(options);
+        if (has_errors(inputs.diagnostics())) continue;
+        ++compared;
+        const Scenario scenario = inputs.scenario();
+        const Calibration calibration = *load_calibration("", scenario.cluster);
+        const PeakRates peaks = search_options(calibration, scenario.cluster).peaks;
+        const PlanBounds bounds(scenario.model, scenario.cluster, peaks, scenario.plan);
+        const Ledger ledger = evaluate(scenario).ledger;
+        const std::string words = std::string(engine) + " " + part + " " + other;
+        EXPECT_LE(bounds.device_memory(4), ledger.allocated_peak.value) << words;
+        EXPECT_LE(bounds.step_seconds(4, 1), simulated(scenario)) << words;
+      }
+    }
+  }
+  EXPECT_GT(compared, 40);
+}
+
 // T(m) >= A F(m) + (T(M) - A F(M)) m / M for m < M.
 TEST(SearchBounds, what_a_step_takes_beyond_its_layers_grows_no_faster_than_its_micro_batch) {
   std::mt19937 random(20261201);
