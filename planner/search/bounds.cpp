@@ -67,10 +67,6 @@ std::int64_t kept_by_layer(const LayerSpec& layer, std::int64_t hidden, const Pl
   return kept;
 }
 
-/// Adapters, or some of the parameters: what is frozen has no state but its weights, keeps nothing for a gradient of its own
-/// and, below all that is trained, passes none on.
-bool trains_a_part(const Plan& plan) { return plan.lora || !plan.trainable_patterns.empty(); }
-
 bool is_recomputed(const Plan& plan, std::size_t layer) {
   return plan.recompute.every > 0 && layer % static_cast<std::size_t>(plan.recompute.every) == 0;
 }
@@ -92,8 +88,8 @@ PlanBounds::PlanBounds(const ModelSpec& model, const ClusterSpec& cluster, const
 // fsdp2 and plimsoll shard everything; their gathered weights are not counted.  ddp shards nothing.
 void PlanBounds::bound_states(const ModelSpec& model, const ClusterSpec& cluster, const PeakRates& peaks,
                               const Plan& plan) {
-  // Adapters and weights of 4 bits are left out.
-  const bool in_part = trains_a_part(plan);
+  // What is frozen has no state but its weights.  Adapters and weights of 4 bits are left out.
+  const bool in_part = trains_in_part(plan);
   const Held weights = held_by_rank(model, plan, [&](const ParameterDecl& p) { return !is_quantized(plan, p); });
   const Held trained =
       in_part ? held_by_rank(model, plan, [&](const ParameterDecl& p) { return is_trained(plan, p); }) : weights;
@@ -144,12 +140,14 @@ void PlanBounds::bound_states(const ModelSpec& model, const ClusterSpec& cluster
   host_ = Bytes(static_cast<std::int64_t>(on_host_bytes)) * std::min(plan.world_size, cluster.devices_per_node);
 }
 
+// Of a plan that trains in part only what any keeps: a frozen weight needs no input for a gradient of its own, and below all that
+// is trained no gradient is passed on.
 void PlanBounds::bound_activations(const ModelSpec& model, const Plan& plan) {
   const std::int64_t width = size_of(plan.compute_dtype());
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     if (plan.trainable_patterns.empty()) elements += model.hidden;
-    if (plan.engine == Engine::plimsoll || trains_a_part(plan) || is_recomputed(plan, i)) continue;
+    if (plan.engine == Engine::plimsoll || trains_in_part(plan) || is_recomputed(plan, i)) continue;
     elements += kept_by_layer(model.layers[i], model.hidden, plan);
   }
   const bool whole_loss = plan.engine != Engine::plimsoll && plan.loss_chunk == 0 && !model.sketch;
@@ -178,7 +176,7 @@ void PlanBounds::bound_compute(const ModelSpec& model, const PeakRates& peaks, c
     const double flops = static_cast<double>(spec.q_heads * (spec.head_dim + values)) * static_cast<double>(sequence_);
     attention += flops * (is_recomputed(plan, i) ? 4 : 3);
   }
-  const double flops = trains_a_part(plan) ? 2 * weights + attention / 4 : 6 * weights + 2 * recomputed + attention;
+  const double flops = trains_in_part(plan) ? 2 * weights + attention / 4 : 6 * weights + 2 * recomputed + attention;
   const double peak = plan.precision == Precision::fp32 ? peaks.fp32_flops_per_s : peaks.matrix_flops_per_s;
   if (peak > 0) seconds_per_token_ = flops / peak;
 }

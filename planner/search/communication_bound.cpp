@@ -5,6 +5,7 @@
 #include <map>
 
 #include "planner/search/held_parameters.hpp"
+#include "planner/spec/trained.hpp"
 
 namespace plimsoll {
 namespace {
@@ -69,7 +70,7 @@ double least_seconds_per_byte(const ClusterSpec& cluster, const LinkPeaks& peaks
 
 CommunicationBound::CommunicationBound(const ModelSpec& model, const ClusterSpec& cluster, const LinkPeaks& links,
                                        const HostPeaks& host, const Plan& plan) {
-  if (plan.lora || !plan.trainable_patterns.empty() || plan.engine == Engine::plimsoll) return;
+  if (trains_in_part(plan) || plan.engine == Engine::plimsoll) return;
   const bool deepspeed = plan.engine == Engine::deepspeed;
   const int stage = deepspeed ? plan.zero.stage : 0;
   with_compute_ = deepspeed && !plan.zero.overlap_comm;

@@ -11,8 +11,6 @@ namespace {
 
 constexpr Severity error = Severity::error;
 
-bool in_part(const Plan& plan) { return plan.lora.has_value() || !plan.trainable_patterns.empty(); }
-
 bool engines_own_experts(const RuleInput& in) {
   const MoeImplementation implementation = in.plan.moe.implementation;
   return moe_layers(in) > 0 &&
@@ -30,7 +28,7 @@ bool names_looped_expert(const RuleInput& in) {
 
 constexpr Rule rules[] = {
     {"plan.unsupported", error, "plimsoll", "any", "its fused layers train every parameter",
-     [](const RuleInput& in) { return in.plan.engine == Engine::plimsoll && in_part(in.plan); },
+     [](const RuleInput& in) { return in.plan.engine == Engine::plimsoll && trains_in_part(in.plan); },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/trainable", "engine plimsoll trains all parameters; a part of them is not built yet",
            "trainable \"all\", or engine ddp, fsdp2 or deepspeed");
@@ -51,7 +49,7 @@ constexpr Rule rules[] = {
      }},
     {"plan.trainable.none", error, "any", "any", "PEFT: ValueError; an optimizer without parameters",
      [](const RuleInput& in) {
-       if (in.model == nullptr || !in_part(in.plan) || names_looped_expert(in)) return false;
+       if (in.model == nullptr || !trains_in_part(in.plan) || names_looped_expert(in)) return false;
        const auto& parameters = in.model->parameters;
        return std::none_of(parameters.begin(), parameters.end(), [&](const ParameterDecl& parameter) {
          return in.plan.lora ? is_adapted(in.plan, parameter) : is_trained(in.plan, parameter);

@@ -60,6 +60,8 @@ bool names_module(std::string_view target, std::string_view module) {
 
 }  // namespace
 
+bool trains_in_part(const Plan& plan) { return plan.lora || !plan.trainable_patterns.empty(); }
+
 bool is_trained(const Plan& plan, const ParameterDecl& parameter) {
   if (!parameter.trainable || plan.lora) return false;
   const auto& patterns = plan.trainable_patterns;

@@ -12,6 +12,9 @@
 
 namespace plimsoll {
 
+/// True of a plan that trains adapters, or those of the parameters alone that patterns name.
+bool trains_in_part(const Plan& plan);
+
 /// True if the plan trains this parameter of the model.
 bool is_trained(const Plan& plan, const ParameterDecl& parameter);
 

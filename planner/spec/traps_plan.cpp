@@ -5,6 +5,7 @@
 
 #include "planner/base/format.hpp"
 #include "planner/spec/legality_rules.hpp"
+#include "planner/spec/trained.hpp"
 
 namespace plimsoll {
 namespace {
@@ -157,7 +158,7 @@ constexpr Rule rows[] = {
        const bool parameters = in.plan.offload.parameters != OffloadDevice::none;
        const bool optimizer = in.plan.offload.optimizer != OffloadDevice::none;
        const std::int64_t each = (optimizer ? 18 : 0) + (parameters ? 2 : 0);
-       const bool trains_all = !in.plan.lora && in.plan.trainable_patterns.empty();
+       const bool trains_all = !trains_in_part(in.plan);
        const std::string total = in.model == nullptr || !trains_all ? ""
                                                                     : fmt::format(", {} for this model over all nodes",
                                                                                   bytes_of(total_parameters(in), each));
