@@ -16,7 +16,6 @@
 #include "planner/cli/remedy.hpp"
 #include "planner/cli/table.hpp"
 #include "planner/cli/terminal.hpp"
-#include "planner/spec/devices.hpp"
 #include "planner/step/checkpoint_files.hpp"
 
 namespace plimsoll {
@@ -24,14 +23,15 @@ namespace {
 
 constexpr int bar_cells = 40;
 
-/// A change to more GPUs than the cluster has is one of the cluster, too.
+/// A change to more GPUs than the cluster has is one of the cluster, too: a preset of one node not full is filled, else there
+/// are more nodes of it.
 void print_larger_cluster(const Inputs& inputs, const Remedy& remedy) {
   const Result<Scenario> changed = inputs.with(remedy.sets);
   if (!changed || changed->plan.world_size <= inputs.cluster()->world()) return;
-  const int gpus = changed->plan.world_size;
-  const std::string& device = inputs.cluster()->device.name;
-  print(fmt::format("That takes a cluster of {}{}\n", counted(gpus, "GPU"),
-                    find_server(device) != nullptr ? fmt::format(": --cluster {}x{}", gpus, device) : ""));
+  const ClusterSpec& cluster = changed->cluster;
+  const bool same_nodes = cluster.devices_per_node == inputs.cluster()->devices_per_node;
+  print(fmt::format("That takes a cluster of {}: {}\n", counted(changed->plan.world_size, "GPU"),
+                    same_nodes ? fmt::format("--nodes {}", cluster.nodes) : fmt::format("--cluster {}", cluster.name)));
 }
 
 void print_verdict(const Inputs& inputs, const Evaluation& evaluation, const std::optional<Remedy>& remedy) {
@@ -46,7 +46,7 @@ void print_verdict(const Inputs& inputs, const Evaluation& evaluation, const std
   if (ledger.verdict == Verdict::fits) return;
   print(fmt::format("{}\n", break_in_words(ledger)));
   if (!remedy) {
-    print("No single change of micro-batch, recompute, stage, ep, offload or GPUs makes it fit.\n");
+    print(no_remedy_in_words(ledger) + "\n");
     return;
   }
   std::string sets;

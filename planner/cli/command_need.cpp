@@ -24,7 +24,8 @@ struct NeedOptions {
 };
 
 /// One device type: those inputs on a cluster of it.
-std::optional<NeedAnswer> answer(const InputOptions& options) {
+std::optional<NeedAnswer> answer(InputOptions options) {
+  options.any_world = true;
   const std::optional<Inputs> inputs = load_scenario(options);
   if (!inputs) return std::nullopt;
   return find_need(*inputs);
@@ -38,6 +39,7 @@ void add_rows(const std::string& name, const Need& need, Table& table) {
                scenario_in_words(evaluation.scenario)});
   };
   row(name, need.fewest);
+  if (need.with_room) row("  with room", *need.with_room);
   if (need.in_whole_nodes) row("  in whole nodes", *need.in_whole_nodes);
 }
 
@@ -50,10 +52,24 @@ std::string rented(const std::string& device, const char* how, const std::option
                      whole.plan.world_size / whole.cluster.devices_per_node, whole.plan.world_size);
 }
 
+/// What was tried where a global batch is stated.
+std::string of_a_batch(const NeedAnswer& answer) {
+  if (answer.global_batch == 0) return "";
+  return wrap(fmt::format(
+                  "The global batch of {} stays, by accumulation: only numbers of GPUs that divide it were tried: {}.",
+                  format_count(answer.global_batch), fmt::join(answer.divisors, ", ")),
+              118, 2) +
+         "\n";
+}
+
+bool is_tight(const std::optional<Need>& need) { return need && need->fewest.ledger.verdict == Verdict::tight; }
+
 void print_answers(const std::vector<NeedAnswer>& answers) {
   Table table({{"device"}, {"GPUs", Align::right}, {"verdict"}, {"margin, GiB", Align::right}, {"plan"}});
   std::string to_rent;
+  bool tight = false;
   for (const NeedAnswer& answer : answers) {
+    tight = tight || is_tight(answer.smallest) || is_tight(answer.without_offload);
     if (!answer.smallest) {
       table.row({answer.device, "-", paint("none", Colour::red), "", "no number of GPUs that was tried runs it"});
       continue;
@@ -63,10 +79,29 @@ void print_answers(const std::vector<NeedAnswer>& answers) {
     to_rent +=
         rented(answer.device, "", answer.smallest) + rented(answer.device, " without offload", answer.without_offload);
   }
-  print(table.text() + to_rent);
+  if (tight)
+    to_rent +=
+        "Tight counts as running, near the end of the memory; with a margin below 0 the allocator must give back "
+        "blocks "
+        "that it keeps.\n";
+  print(table.text() + to_rent + of_a_batch(answers.front()));
+}
+
+Diagnostics unknown(const std::vector<std::string>& devices) {
+  Diagnostics wrong;
+  for (const std::string& device : devices) {
+    if (find_server(device) != nullptr) continue;
+    const std::vector<std::string> meant = devices_like(device);
+    wrong.push_back(make_error(
+        "cli.device", fmt::format("the device {} is not known", device),
+        fmt::format("{}known: {}", meant.empty() ? "" : fmt::format("did you mean {}? ", fmt::join(meant, " or ")),
+                    fmt::join(device_names(), ", "))));
+  }
+  return wrong;
 }
 
 int need(const NeedOptions& options) {
+  if (const Diagnostics wrong = unknown(options.devices); !wrong.empty()) return refuse(wrong, options.inputs.json);
   std::vector<NeedAnswer> answers;
   if (!options.inputs.cluster.empty()) {
     auto one = answer(options.inputs);

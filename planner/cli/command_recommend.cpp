@@ -52,7 +52,7 @@ int recommend(RecommendOptions options) {
   keep_freed_memory();
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
-  if (const auto wrong = indivisible(inputs->scenario().plan, options.global_batch))
+  if (const auto wrong = indivisible(asked_of(*inputs).plan, options.global_batch))
     return refuse({*wrong}, options.inputs.json);
   const auto calibration = load_calibration(options.inputs.calibration, *inputs->cluster());
   if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
@@ -79,8 +79,10 @@ int recommend(RecommendOptions options) {
 std::function<int()> declare_recommend(CLI::App& app) {
   auto options = std::make_shared<RecommendOptions>();
   add_common_inputs(app, options->inputs);
-  app.add_option("--global-batch", options->global_batch,
-                 "sequences of one optimizer step over all GPUs; without it: most tokens/s")
+  app.add_option(
+         "--global-batch", options->global_batch,
+         "sequences of one optimizer step over all GPUs; without it: those of a ds_config.json that states them, "
+         "else most tokens/s")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   app.add_option("--emit", options->emit, "write plan.json, ds_config.json, launch.sh and report.md")->type_name("DIR");
   app.add_option("--top", options->top, "how many plans to list")->check(CLI::Range(1, 100))->capture_default_str();

@@ -84,7 +84,8 @@ void Inputs::read_files() {
   }
   is_ds_config_ = !options_.ds.empty();
   if (is_ds_config_ || !options_.plan.empty()) plan_file_ = load_source(is_ds_config_ ? options_.ds : options_.plan);
-  report_ = check({}, cluster_ ? &*cluster_ : nullptr);
+  report_ =
+      options_.any_world && model_ && cluster_ ? check_on_fewest() : check({}, cluster_ ? &*cluster_ : nullptr, false);
   append(diagnostics_, report_.diagnostics);
   if (report_.plan && rank_.rank >= report_.plan->world_size) {
     diagnostics_.push_back(make_error("cli.rank", fmt::format("there is no rank {}", rank_.rank),
@@ -92,7 +93,8 @@ void Inputs::read_files() {
   }
 }
 
-CheckReport Inputs::check(const std::vector<std::string>& further_sets, const ClusterSpec* cluster) const {
+CheckReport Inputs::check(const std::vector<std::string>& further_sets, const ClusterSpec* cluster,
+                          bool keep_batch) const {
   ConfigurationInput input;
   input.file = plan_file_;
   input.is_ds_config = is_ds_config_;
@@ -100,7 +102,22 @@ CheckReport Inputs::check(const std::vector<std::string>& further_sets, const Cl
   input.overrides.insert(input.overrides.end(), further_sets.begin(), further_sets.end());
   input.model = model_ ? &*model_ : nullptr;
   input.cluster = cluster;
+  input.keep_batch = keep_batch;
   return check_configuration(input);
+}
+
+CheckReport Inputs::check_on_fewest() const {
+  const auto set_here = [](const Diagnostic& diagnostic) {
+    return diagnostic.place.file && diagnostic.place.file->name.starts_with(fmt::format("--set {}", world_key));
+  };
+  CheckReport report = check({}, &*cluster_, true);
+  for (int gpus = 1; !report.plan && hang_on_ranks(report.diagnostics) && gpus <= most_gpus; ++gpus) {
+    const std::vector<std::string> sets{fmt::format("{}{}", world_key, gpus)};
+    const ClusterSpec cluster = cluster_with(sets);
+    report = check(sets, &cluster, true);
+    std::erase_if(report.diagnostics, set_here);  // nobody stated it
+  }
+  return report.plan ? report : check({}, &*cluster_, false);
 }
 
 Scenario Inputs::scenario() const {
@@ -108,8 +125,7 @@ Scenario Inputs::scenario() const {
   return {*model_, *cluster_, *report_.plan};
 }
 
-Result<Scenario> Inputs::with(const std::vector<std::string>& sets) const {
-  CHECK(model_ && cluster_, "a scenario needs a model and a cluster");
+ClusterSpec Inputs::cluster_with(const std::vector<std::string>& sets) const {
   ClusterSpec cluster = *cluster_;
   for (const std::string& set : sets) {
     if (set.rfind(world_key, 0) != 0) continue;
@@ -119,14 +135,26 @@ Result<Scenario> Inputs::with(const std::vector<std::string>& sets) const {
       if (host_memory_) cluster.host_memory = *host_memory_;
     }
   }
-  CheckReport report = check(sets, &cluster);
+  return cluster;
+}
+
+Result<Scenario> Inputs::with(const std::vector<std::string>& sets) const { return with(sets, false); }
+
+Result<Scenario> Inputs::varied(const std::vector<std::string>& sets) const {
+  return with(sets, report_.global_batch > 0);
+}
+
+Result<Scenario> Inputs::with(const std::vector<std::string>& sets, bool keep_batch) const {
+  CHECK(model_ && cluster_, "a scenario needs a model and a cluster");
+  ClusterSpec cluster = cluster_with(sets);
+  CheckReport report = check(sets, &cluster, keep_batch);
   if (!report.plan) return report.diagnostics;
   return Scenario{*model_, std::move(cluster), std::move(*report.plan)};
 }
 
 ClusterSpec grown(const ClusterSpec& cluster, int gpus) {
   if (gpus <= cluster.world()) return cluster;
-  const Server* server = find_server(cluster.device.name);
+  const Server* server = cluster.places.empty() ? find_server(cluster.device.name) : nullptr;
   if (server != nullptr && cluster.nodes == 1 && cluster.devices_per_node < devices_per_server) {
     return make_cluster(*server, gpus);
   }

@@ -22,7 +22,12 @@ struct InputOptions {
   std::vector<std::string> sets;
   std::string rank = "hottest";
   bool json = false;
+  bool any_world =
+      false;  ///< the number of GPUs is asked for: the plan is read where it is legal, on so many or others
 };
+
+/// No larger number of GPUs is tried.
+inline constexpr int most_gpus = 8192;
 
 /// Which of them a command takes.
 struct InputOffer {
@@ -60,9 +65,15 @@ class Inputs {
   /// The scenario with further keys ("micro_batch=1") set over; a larger world grows the cluster.  The reasons, if that is
   /// refused.
   Result<Scenario> with(const std::vector<std::string>& sets) const;
+  /// The same for a search: accumulation makes up for what would change the global batch that the file states; refused where
+  /// none does.
+  Result<Scenario> varied(const std::vector<std::string>& sets) const;
 
  private:
-  CheckReport check(const std::vector<std::string>& further_sets, const ClusterSpec* cluster) const;
+  CheckReport check(const std::vector<std::string>& further_sets, const ClusterSpec* cluster, bool keep_batch) const;
+  CheckReport check_on_fewest() const;
+  ClusterSpec cluster_with(const std::vector<std::string>& sets) const;
+  Result<Scenario> with(const std::vector<std::string>& sets, bool keep_batch) const;
   std::optional<int> read_count(const std::string& text, const char* option);
   void read_command_line();
   void read_files();
@@ -80,8 +91,8 @@ class Inputs {
   Diagnostics diagnostics_;
 };
 
-/// A cluster of the same kind with at least `gpus` GPUs: more nodes, and fuller ones where its device stands in servers of
-/// eight and it is one smaller node.
+/// A cluster of the same kind with at least `gpus` GPUs: more nodes, and fuller ones where it is a preset of one node that is
+/// smaller than the servers of eight in which its device stands.
 ClusterSpec grown(const ClusterSpec& cluster, int gpus);
 
 /// Prints diagnostics on standard error.

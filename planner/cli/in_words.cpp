@@ -159,4 +159,14 @@ std::string count_in_words(const Diagnostics& diagnostics) {
   return text;
 }
 
+std::string refusal_in_words(const Diagnostics& diagnostics) {
+  const Diagnostic* first = nullptr;
+  for (const Diagnostic& diagnostic : diagnostics) {
+    if (diagnostic.severity != Severity::error) continue;
+    if (!diagnostic.help.empty()) return diagnostic.message + "; " + diagnostic.help;
+    if (first == nullptr) first = &diagnostic;
+  }
+  return first == nullptr ? std::string() : first->message;
+}
+
 }  // namespace plimsoll

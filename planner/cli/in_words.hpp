@@ -48,4 +48,7 @@ std::string break_in_words(const Ledger& ledger);
 /// "3 errors, 1 warning"; "" if there is neither.
 std::string count_in_words(const Diagnostics& diagnostics);
 
+/// In one line the first error that says what helps, else the first; "" if there is none.
+std::string refusal_in_words(const Diagnostics& diagnostics);
+
 }  // namespace plimsoll

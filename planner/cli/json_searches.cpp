@@ -19,9 +19,11 @@ Json fit_json(const Evaluation& evaluation) {
           {"verdict", name_of(evaluation.ledger.verdict)}};
 }
 
-/// Beyond one node, where the last one has GPUs to spare, also what all of its GPUs make of it.
+/// Where it is tight, also the smallest that fits; beyond one node, where the last one has GPUs to spare, what all of its GPUs
+/// make of it.
 Json need_json(const Need& need) {
   Json json = fit_json(need.fewest);
+  if (need.with_room) json["with_room"] = fit_json(*need.with_room);
   if (!need.in_whole_nodes) return json;
   Json whole = fit_json(*need.in_whole_nodes);
   whole["nodes"] =
@@ -70,6 +72,7 @@ std::string need_json(const std::vector<NeedAnswer>& answers) {
     Json json = {{"device", answer.device}, {"gpus", nullptr}, {"plan", nullptr}, {"margin_bytes", nullptr}};
     if (answer.smallest) json.update(need_json(*answer.smallest));
     if (answer.without_offload) json["without_offload"] = need_json(*answer.without_offload);
+    if (!answer.divisors.empty()) json["tried"] = answer.divisors;
     list.push_back(json);
   }
   return json_text<Json>({{"answers", list}});

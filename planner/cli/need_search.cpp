@@ -4,7 +4,9 @@
 // recomputation before full, a low stage before a high one, little expert parallelism before much.  Whether any of them fits
 // grows with n (states and gathered layers are spread over more ranks), so n is found by doubling, then by bisection: up to a
 // node over any number, beyond it over whole nodes, whose number experts divide more often; then, one by one, over how many GPUs
-// of the last node it takes.  At last the mildest plan for that n, and for all of that node.
+// of the last node it takes.  Where expert parallelism or replicas are stated, over their multiples.  Where a ds_config.json
+// states the global batch, it stays by accumulation: n is one of its divisors, each tried from the least on, since experts
+// divide now one, now none of them.  At last the mildest plan for that n, and for all of that node.
 #include "planner/cli/need_search.hpp"
 
 #include <fmt/format.h>
@@ -23,6 +25,7 @@ using Sets = std::vector<std::string>;
 
 /// What may be varied, as --set takes it; from mild to drastic.
 struct Choices {
+  Sets always;  ///< of every plan
   std::vector<Sets> offload, recompute, stage;
   std::int64_t experts = 0;  ///< of a layer; 0: expert parallelism stays as it is
 };
@@ -38,6 +41,7 @@ Choices choices_of(const Inputs& inputs) {
     const bool stated = plan.states("/offload/optimizer") || plan.states("/offload/parameters");
     if (!stated) choices.offload = {{}, {"offload.optimizer=cpu"}, {"offload.optimizer=cpu", "offload.parameters=cpu"}};
   }
+  if (place_of(plan, "/micro_batch").pointer == "/train_batch_size") choices.always = {"micro_batch=1"};
   const bool exchanges = plan.engine == Engine::deepspeed || plan.engine == Engine::plimsoll;
   if (exchanges && !plan.states("/expert_parallel")) {
     for (const LayerSpec& layer : inputs.model()->layers)
@@ -48,33 +52,30 @@ Choices choices_of(const Inputs& inputs) {
 
 class NeedSearch {
  public:
-  explicit NeedSearch(const Inputs& inputs) : inputs_(inputs), choices_(choices_of(inputs)) {}
+  explicit NeedSearch(const Inputs& inputs)
+      : inputs_(inputs),
+        choices_(choices_of(inputs)),
+        node_(grown(*inputs.cluster(), most_gpus).devices_per_node),
+        worlds_(legal_worlds()) {}
 
   bool offload_is_open() const { return choices_.offload.size() > 1; }
+  const std::vector<int>& worlds() const { return worlds_; }
 
   std::optional<Need> smallest(bool offload) {
-    const int node = std::max(1, node_size());
-    const auto gpus_at = [&](int index) { return index < node ? index + 1 : (index - node + 2) * node; };
-    int low = -1, high = 0;
-    while (gpus_at(high) <= most_gpus && !runs(gpus_at(high), offload)) {
-      low = high;
-      high = high == 0 ? 1 : 2 * high;
-    }
-    if (gpus_at(high) > most_gpus) return std::nullopt;
-    while (high - low > 1) {
-      const int middle = low + (high - low) / 2;
-      (runs(gpus_at(middle), offload) ? high : low) = middle;
-    }
-    const int whole = gpus_at(high);
-    int fewest = std::max(1, whole - node + 1);
-    while (whole > node && fewest < whole && !runs(fewest, offload)) ++fewest;
-    if (whole <= node || fewest == whole) return Need{mildest(whole, offload), std::nullopt};
-    return Need{mildest(fewest, offload), mildest(whole, offload)};
+    const std::optional<int> fewest = fewest_gpus(offload, Verdict::tight);
+    if (!fewest) return std::nullopt;
+    Need need{mildest(*fewest, offload), std::nullopt, std::nullopt};
+    if (need.fewest.ledger.verdict == Verdict::tight)
+      if (const auto roomy = fewest_gpus(offload, Verdict::fits)) need.with_room = mildest(*roomy, offload);
+    const auto whole = static_cast<int>(round_up(*fewest, node_));
+    if (whole > node_ && whole > *fewest && runs(whole, offload, Verdict::tight))
+      need.in_whole_nodes = mildest(whole, offload);
+    return need;
   }
 
   /// Whether any plan fits the largest; nothing: not known by the deadline.
   std::optional<bool> runs_on_most(std::chrono::steady_clock::time_point deadline) {
-    for (const Sets& sets : drastic_first(most_gpus, true)) {
+    for (const Sets& sets : drastic_first(worlds_.back(), true)) {
       if (std::chrono::steady_clock::now() >= deadline) return std::nullopt;
       if (verdict_of(sets) != Verdict::oom) return true;
     }
@@ -82,9 +83,40 @@ class NeedSearch {
   }
 
  private:
-  int node_size() const {
-    const ClusterSpec& cluster = *inputs_.cluster();
-    return grown(cluster, most_gpus).devices_per_node;
+  std::vector<int> legal_worlds() const {
+    const Plan& plan = *inputs_.report().plan;
+    const std::int64_t batch = inputs_.report().global_batch;
+    const int unit = std::lcm(plan.states("/expert_parallel") ? plan.expert_parallel : 1, plan.fsdp.replicate);
+    std::vector<int> worlds;
+    for (int gpus = unit; gpus <= most_gpus; gpus += unit) {
+      const bool divides = batch > 0 ? batch % gpus == 0 : unit > 1 || gpus <= node_ || gpus % node_ == 0;
+      if (divides && inputs_.varied({fmt::format("world_size={}", gpus)})) worlds.push_back(gpus);
+    }
+    if (worlds.empty()) worlds.push_back(plan.world_size);  // beyond what is tried, but legal
+    return worlds;
+  }
+
+  /// @param worst what counts as running
+  std::optional<int> fewest_gpus(bool offload, Verdict worst) {
+    const auto runs_on = [&](int gpus) { return runs(gpus, offload, worst); };
+    if (inputs_.report().global_batch > 0) {
+      const auto found = std::find_if(worlds_.begin(), worlds_.end(), runs_on);
+      return found == worlds_.end() ? std::nullopt : std::optional(*found);
+    }
+    const std::size_t last = worlds_.size() - 1;
+    std::size_t not_on = 0, on = 0;  // `not_on` is the number of worlds, from the least, that do not run it
+    while (!runs_on(worlds_[on])) {
+      if (on == last) return std::nullopt;
+      not_on = on + 1;
+      on = std::min(std::max<std::size_t>(1, 2 * on), last);
+    }
+    while (on > not_on) {
+      const std::size_t middle = not_on + (on - not_on) / 2;
+      runs_on(worlds_[middle]) ? on = middle : not_on = middle + 1;
+    }
+    int fewest = std::max(1, worlds_[on] - node_ + 1);
+    while (worlds_[on] > node_ && fewest < worlds_[on] && !runs_on(fewest)) ++fewest;
+    return worlds_[on] > node_ ? fewest : worlds_[on];
   }
 
   /// Degrees of expert parallelism worth trying on n GPUs: none, within a node, all.
@@ -92,7 +124,7 @@ class NeedSearch {
     if (choices_.experts == 0) return {{}};
     std::vector<Sets> sets = {{"expert_parallel=1"}};
     std::int64_t last = 1;
-    for (const std::int64_t most : {std::gcd<std::int64_t>(gpus, node_size()), std::int64_t{gpus}}) {
+    for (const std::int64_t most : {std::gcd<std::int64_t>(gpus, node_), std::int64_t{gpus}}) {
       const std::int64_t ep = std::gcd(choices_.experts, most);
       if (ep > last) sets.push_back({fmt::format("expert_parallel={}", ep)});
       last = std::max(last, ep);
@@ -109,7 +141,7 @@ class NeedSearch {
           if (gpus == 1 && offloads.empty() && &stage != &choices_.stage.front()) continue;
           for (const Sets& experts : expert_choices(gpus)) {
             Sets sets = {fmt::format("world_size={}", gpus)};
-            for (const Sets& part : {offloads, recompute, stage, experts})
+            for (const Sets& part : {choices_.always, offloads, recompute, stage, experts})
               sets.insert(sets.end(), part.begin(), part.end());
             all.push_back(std::move(sets));
           }
@@ -128,10 +160,10 @@ class NeedSearch {
     return all;
   }
 
-  /// True if any plan fits.
-  bool runs(int gpus, bool offload) {
+  /// True if any plan is no worse than that.
+  bool runs(int gpus, bool offload, Verdict worst) {
     const std::vector<Sets> all = drastic_first(gpus, offload);
-    return std::any_of(all.begin(), all.end(), [&](const Sets& sets) { return verdict_of(sets) != Verdict::oom; });
+    return std::any_of(all.begin(), all.end(), [&](const Sets& sets) { return verdict_of(sets) <= worst; });
   }
 
   /// @param gpus on which some plan runs
@@ -143,7 +175,7 @@ class NeedSearch {
     auto found = std::find_if(all.begin(), all.end(), is(Verdict::fits));
     if (found == all.end()) found = std::find_if(all.begin(), all.end(), is(Verdict::tight));
     CHECK(found != all.end(), "a number of GPUs on which no plan runs");
-    return evaluate(*inputs_.with(*found));
+    return evaluate(*inputs_.varied(*found));
   }
 
   Verdict verdict_of(const Sets& sets) {
@@ -151,7 +183,7 @@ class NeedSearch {
     const auto known = verdicts_.find(name);
     if (known != verdicts_.end()) return known->second;
     progress_.step(fmt::format("{} {}", inputs_.cluster()->device.name, name));
-    const auto scenario = inputs_.with(sets);
+    const auto scenario = inputs_.varied(sets);
     const Verdict verdict = scenario ? fit_of(*scenario).verdict : Verdict::oom;
     verdicts_[name] = verdict;
     return verdict;
@@ -159,6 +191,8 @@ class NeedSearch {
 
   const Inputs& inputs_;
   Choices choices_;
+  int node_;                 ///< GPUs of one, where it takes several
+  std::vector<int> worlds_;  ///< what is tried, ascending
   std::map<std::string, Verdict> verdicts_;
   Progress progress_{"need"};
 };
@@ -169,6 +203,8 @@ NeedAnswer find_need(const Inputs& inputs) {
   NeedSearch search(inputs);
   NeedAnswer answer;
   answer.device = inputs.cluster()->device.name;
+  answer.global_batch = inputs.report().global_batch;
+  if (answer.global_batch > 0) answer.divisors = search.worlds();
   answer.smallest = search.smallest(true);
   const bool offloads =
       answer.smallest && answer.smallest->fewest.scenario.plan.offload.optimizer != OffloadDevice::none;
@@ -176,8 +212,9 @@ NeedAnswer find_need(const Inputs& inputs) {
   return answer;
 }
 
-std::optional<bool> runs_on_most_gpus(const Inputs& inputs, std::chrono::steady_clock::time_point deadline) {
-  return NeedSearch(inputs).runs_on_most(deadline);
+MostGpus runs_on_most_gpus(const Inputs& inputs, std::chrono::steady_clock::time_point deadline) {
+  NeedSearch search(inputs);
+  return {search.worlds().back(), search.runs_on_most(deadline)};
 }
 
 }  // namespace plimsoll

@@ -183,11 +183,31 @@ std::string progress_in_words(const SearchProgress& progress) {
                      format_count(static_cast<std::int64_t>(progress.best_tokens_per_s)), progress.open);
 }
 
+Scenario asked_of(const Inputs& inputs) {
+  Scenario scenario = inputs.scenario();
+  Places& places = scenario.plan.places;
+  const auto open_if_from = [&](const char* key, const char* pointer) {
+    const auto place = places.find(key);
+    if (place != places.end() && place->second.pointer == pointer) places.erase(place);
+  };
+  if (inputs.options().ds.empty()) return scenario;
+  open_if_from("/micro_batch", "/train_batch_size");
+  open_if_from("/gradient_accumulation", "/train_batch_size");
+  if (inputs.report().global_batch > 0) open_if_from("/gradient_accumulation", "/gradient_accumulation_steps");
+  const std::vector<KeyVerdict>& keys = inputs.report().keys;
+  const bool decides = std::any_of(keys.begin(), keys.end(), [](const KeyVerdict& key) {
+    return key.pointer == "/optimizer/params/torch_adam" || key.pointer == "/zero_force_ds_cpu_optimizer";
+  });
+  for (const char* pointer : {"", "/optimizer/type"})
+    if (!decides) open_if_from("/optimizer/implementation", pointer);
+  return scenario;
+}
+
 Recommendation recommend(const Inputs& inputs, const Calibration& calibration, const RecommendOptions& options) {
   const Clock::time_point start = Clock::now();
   Recommendation result;
-  result.asked = inputs.scenario();
-  result.global_batch = options.global_batch;
+  result.asked = asked_of(inputs);
+  result.global_batch = options.global_batch > 0 ? options.global_batch : inputs.report().global_batch;
   result.time_source = fmt::format("simulated with the prices of {}", calibration.name);
   SearchOptions search = search_options(calibration, result.asked.cluster);
   search.budget_s = share_of_the_search * options.budget_s;
@@ -199,7 +219,7 @@ Recommendation recommend(const Inputs& inputs, const Calibration& calibration, c
     if (options.progress) return options.progress(now);
     progress.step(progress_in_words(now));
   };
-  const Space space(result.asked, options.global_batch);
+  const Space space(result.asked, result.global_batch);
   result.search = search_plans(space, plan_evaluator(calibration), search);
   const SearchResult& found = result.search;
   if (!found.best && !found.nearest) return result;

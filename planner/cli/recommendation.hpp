@@ -16,7 +16,7 @@ namespace plimsoll {
 
 struct RecommendOptions {
   InputOptions inputs;
-  std::int64_t global_batch = 0;  ///< sequences of an optimizer step; 0: most tokens/s
+  std::int64_t global_batch = 0;  ///< sequences of an optimizer step; 0: the file's, else most tokens/s
   int top = 5;
   double budget_s = 5;
   bool accept_tight = false;
@@ -46,6 +46,10 @@ struct Recommendation {
   std::string time_source;            ///< what the times are from
   std::string what_helps;             ///< where none fits: a sentence
 };
+
+/// The scenario, open in what a ds_config.json does not state but DeepSpeed derives: sizes of the batch equation, the kernel of
+/// its own optimizer.  Where the file states the global batch, accumulation makes up for what else is searched.
+Scenario asked_of(const Inputs& inputs);
 
 Recommendation recommend(const Inputs& inputs, const Calibration& calibration, const RecommendOptions& options);
 

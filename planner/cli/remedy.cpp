@@ -129,9 +129,7 @@ Sets joined(Sets a, const Sets& b) {
 
 class Search {
  public:
-  /// @param global_batch sequences of a step over all ranks that must stay; 0: free
-  Search(const Inputs& inputs, std::int64_t global_batch, std::stop_token stop)
-      : inputs_(inputs), global_batch_(global_batch), stop_(std::move(stop)) {}
+  Search(const Inputs& inputs, std::stop_token stop) : inputs_(inputs), stop_(std::move(stop)) {}
 
   /// True when a change is found that fits; remembers the first that is tight.
   bool take(Sets sets) {
@@ -154,7 +152,8 @@ class Search {
     return false;
   }
 
-  /// The smallest larger world, found by doubling and then halving the gap in steps of whole nodes.
+  /// The smallest larger world, found by doubling and then halving the gap in steps of whole nodes; of a stated global batch
+  /// the first divisor.
   bool take_more_gpus(const Sets& beside, int world, int step) {
     constexpr std::int64_t most = 4096;
     const auto with_world = [&](std::int64_t gpus) {
@@ -167,6 +166,11 @@ class Search {
       const auto fit = try_out(sets);
       return fit && fit->verdict == Verdict::fits;
     };
+    if (const std::int64_t batch = inputs_.report().global_batch; batch > 0) {
+      for (std::int64_t gpus = world + 1; gpus <= std::min(batch, most); ++gpus)
+        if (batch % gpus == 0 && fits(gpus)) return take(with_world(gpus));
+      return false;
+    }
     std::int64_t low = world, high = std::int64_t{2} * world;
     while (high <= most && !fits(high)) {
       low = high;
@@ -188,42 +192,27 @@ class Search {
   std::optional<Fit> try_out(Sets& sets) {
     if (stop_.stop_requested()) return std::nullopt;
     progress_.step(fmt::format("{}", fmt::join(sets, " ")));
-    auto scenario = inputs_.with(sets);
+    const auto scenario = inputs_.varied(sets);
     if (!scenario) return std::nullopt;
-    const Plan& plan = scenario->plan;
-    const std::int64_t in_one_pass = plan.micro_batch * plan.world_size;
-    if (global_batch_ > 0 && plan.gradient_accumulation * in_one_pass != global_batch_) {
-      if (global_batch_ % in_one_pass != 0) return std::nullopt;
-      sets.push_back(fmt::format("gradient_accumulation={}", global_batch_ / in_one_pass));
-      scenario = inputs_.with(sets);
-      if (!scenario) return std::nullopt;
-    }
+    const std::int64_t accumulation = scenario->plan.gradient_accumulation;
+    const auto as_set = inputs_.with(sets);
+    if (!as_set || as_set->plan.gradient_accumulation != accumulation)
+      sets.push_back(fmt::format("gradient_accumulation={}", accumulation));
     return fit_of(*scenario);
   }
 
   const Inputs& inputs_;
-  std::int64_t global_batch_;
   std::stop_token stop_;
   Progress progress_{"smallest change"};
   std::optional<Remedy> fits_, tight_;
 };
 
-/// Of a ds_config.json that states it: the equation train_batch_size = micro-batch x accumulation x ranks is to hold.
-std::int64_t stated_global_batch(const Inputs& inputs, const Plan& plan) {
-  const std::vector<KeyVerdict>& keys = inputs.report().keys;
-  const bool states = std::any_of(keys.begin(), keys.end(), [](const KeyVerdict& key) {
-    return key.pointer == "/train_batch_size" && !key.is_auto;
-  });
-  return states ? plan.micro_batch * plan.gradient_accumulation * plan.world_size : 0;
-}
-
 }  // namespace
 
 std::optional<Remedy> smallest_change(const Inputs& inputs, const Evaluation& evaluation, std::stop_token stop) {
   const Scenario& scenario = evaluation.scenario;
-  const std::int64_t global_batch = stated_global_batch(inputs, scenario.plan);
-  Search search(inputs, global_batch, std::move(stop));
-  const std::vector<Key> keys = keys_of(evaluation, global_batch);
+  Search search(inputs, std::move(stop));
+  const std::vector<Key> keys = keys_of(evaluation, inputs.report().global_batch);
   for (std::size_t count = 1; count <= most_keys; ++count)
     if (search.take_together(keys, 0, count, {})) return search.best();
   if (search.best()) return search.best();  // tight, on the GPUs that are there
@@ -238,6 +227,15 @@ std::optional<Remedy> smallest_change(const Inputs& inputs, const Evaluation& ev
         if (search.take_more_gpus(joined(beside, sets), world, step)) return search.best();
   }
   return search.best();
+}
+
+std::string no_remedy_in_words(const Ledger& ledger) {
+  return ledger.breaks_on_host
+             ? "Nothing that was tried makes it fit: less offload, another construction, or more GPUs."
+             : fmt::format(
+                   "Nothing that was tried makes it fit: smaller micro-batches, recompute, higher stages, ep and "
+                   "offload, up to {} of them together, nor more GPUs.",
+                   most_keys);
 }
 
 }  // namespace plimsoll

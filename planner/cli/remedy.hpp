@@ -23,4 +23,7 @@ struct Remedy {
 /// @param stop where it is requested no further change is tried, and the result is worth nothing
 std::optional<Remedy> smallest_change(const Inputs& inputs, const Evaluation& evaluation, std::stop_token stop = {});
 
+/// What was tried, where nothing of it is enough.
+std::string no_remedy_in_words(const Ledger& ledger);
+
 }  // namespace plimsoll

@@ -6,7 +6,6 @@
 #include <array>
 #include <set>
 
-#include "planner/spec/ds_values.hpp"
 #include "planner/spec/legality.hpp"
 #include "planner/spec/read_ds_config.hpp"
 
@@ -62,7 +61,7 @@ class KeyJudge {
                                   : ignored                     ? Treatment::ignored
                                   : warned_.count(pointer) != 0 ? Treatment::warned
                                                                 : Treatment::used;
-      verdicts_.push_back({pointer, treatment, is_auto(member.value)});
+      verdicts_.push_back({pointer, treatment});
       if (member.value->is_object()) walk(*member.value, ignored);
     }
   }
@@ -93,11 +92,21 @@ const char* name_of(Treatment treatment) {
   return "";
 }
 
+bool hang_on_ranks(const Diagnostics& diagnostics) {
+  static constexpr std::array<std::string_view, 5> codes = {"ds.batch", "plan.expert.world", "plan.fsdp.replicate",
+                                                            "plan.too_large", "plan.world.cluster"};
+  return std::all_of(diagnostics.begin(), diagnostics.end(), [](const Diagnostic& diagnostic) {
+    return diagnostic.severity != Severity::error ||
+           std::find(codes.begin(), codes.end(), diagnostic.code) != codes.end();
+  });
+}
+
 CheckReport check_configuration(const ConfigurationInput& input) {
   PlanContext context;
   context.overrides = input.overrides;
   context.cluster_world = input.cluster == nullptr ? 0 : input.cluster->world();
   context.model = input.model;
+  context.keep_batch = input.keep_batch;
   PlanReading reading =
       input.is_ds_config ? read_ds_config_file(input.file, context) : read_plan_file(input.file, context);
 
@@ -114,6 +123,7 @@ CheckReport check_configuration(const ConfigurationInput& input) {
     report.keys =
         KeyJudge(&reading.document->file(), report.diagnostics, reading.ignored).verdicts(reading.document->root());
   report.defaults = reading.plan.defaults_taken;
+  report.global_batch = reading.global_batch;
   if (!has_errors(report.diagnostics)) report.plan = std::move(reading.plan);
   return report;
 }

@@ -21,7 +21,6 @@ const char* name_of(Treatment treatment);
 struct KeyVerdict {
   std::string pointer;  ///< in the file, in its order
   Treatment treatment;
-  bool is_auto = false;  ///< the file leaves the value to Hugging Face's Trainer
 };
 
 struct ConfigurationInput {
@@ -30,6 +29,7 @@ struct ConfigurationInput {
   std::vector<std::string> overrides;      ///< --set; --gpus N is "world_size=N"
   const ModelSpec* model = nullptr;
   const ClusterSpec* cluster = nullptr;
+  bool keep_batch = false;  ///< as PlanContext has it
 };
 
 struct CheckReport {
@@ -37,7 +37,11 @@ struct CheckReport {
   Diagnostics diagnostics;   ///< in the order of the file; those without a place last
   std::vector<KeyVerdict> keys;
   std::map<std::string, std::string> defaults;  ///< key of the plan -> JSON of the default taken
+  std::int64_t global_batch = 0;                ///< as PlanReading has it
 };
+
+/// True if all errors are such that another number of ranks may be without them.
+bool hang_on_ranks(const Diagnostics& diagnostics);
 
 /// Reads, judges each key, and applies every rule that spans plan, model and cluster.
 /// @throws MachineError if a file that the plan names cannot be read

@@ -155,20 +155,6 @@ std::string plain_name(std::string_view written) {
   return name;
 }
 
-/// The devices that are most probably meant: those that begin so ("a100"), else the one with whose name it begins
-/// ("h100-pcie"), else the one spelt most alike.
-std::vector<std::string> alike(const std::string& device) {
-  std::vector<std::string> begun_so;
-  std::optional<std::string> begins_with;
-  for (const std::string& name : device_names()) {
-    if (name.starts_with(device)) begun_so.push_back(name);
-    if (device.starts_with(name) && (!begins_with || name.size() > begins_with->size())) begins_with = name;
-  }
-  if (!device.empty() && !begun_so.empty()) return begun_so;
-  const auto one = begins_with ? begins_with : nearest(device, device_names());
-  return one ? std::vector<std::string>{*one} : std::vector<std::string>{};
-}
-
 }  // namespace
 
 const std::vector<Server>& servers() {
@@ -191,6 +177,19 @@ std::vector<std::string> device_names() {
   std::vector<std::string> names;
   for (const Server& server : servers()) names.push_back(server.device.name);
   return names;
+}
+
+std::vector<std::string> devices_like(std::string_view name) {
+  const std::string device = plain_name(name);
+  std::vector<std::string> begun_so;
+  std::optional<std::string> begins_with;
+  for (const std::string& known : device_names()) {
+    if (known.starts_with(device)) begun_so.push_back(known);
+    if (device.starts_with(known) && (!begins_with || known.size() > begins_with->size())) begins_with = known;
+  }
+  if (!device.empty() && !begun_so.empty()) return begun_so;
+  const auto one = begins_with ? begins_with : nearest(device, device_names());
+  return one ? std::vector<std::string>{*one} : std::vector<std::string>{};
 }
 
 ClusterSpec make_cluster(const Server& server, int devices_per_node, int nodes) {
@@ -240,7 +239,7 @@ Result<ClusterSpec> preset_cluster(std::string_view name) {
   }
   const std::string_view device = name.substr(cross + 1);
   if (const Server* server = find_server(device)) return make_cluster(*server, static_cast<int>(gpus));
-  std::vector<std::string> meant = alike(plain_name(device));
+  std::vector<std::string> meant = devices_like(device);
   for (std::string& one : meant) one = fmt::format("{}x{}", gpus, one);
   return make_error("cluster.preset", fmt::format("the device {} is not known", device),
                     meant.empty() ? all : fmt::format("did you mean {}? {}", fmt::join(meant, " or "), all));

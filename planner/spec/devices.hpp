@@ -34,6 +34,9 @@ const std::vector<Server>& servers();
 /// Null if there is none of that name.
 const Server* find_server(std::string_view device);
 std::vector<std::string> device_names();
+/// The devices that are most probably meant: those that begin so ("a100"), else the one with whose name it begins
+/// ("h100-pcie"), else the one spelt most alike.
+std::vector<std::string> devices_like(std::string_view name);
 
 /// Nodes of `devices_per_node` GPUs; NICs, host memory and cores in proportion to the server's eight.
 ClusterSpec make_cluster(const Server& server, int devices_per_node, int nodes);

@@ -260,9 +260,11 @@ void read_batch(const Node& root, PlanDraft& draft) {
   Diagnostics since(draft.reading.diagnostics.begin() + static_cast<std::ptrdiff_t>(errors_before),
                     draft.reading.diagnostics.end());
   if (has_errors(since)) return;
+  const bool keep = draft.context.keep_batch && sizes.train;
+  if (keep) sizes.accumulation.reset();
   const int world = world_size(root, sizes, draft);
   BatchAnswer answer = solve_batch(sizes, world);
-  if (!answer.error.empty() && sizes.train && (micro_set || accumulation_set)) {
+  if (!keep && !answer.error.empty() && sizes.train && (micro_set || accumulation_set)) {
     sizes.train.reset();
     answer = solve_batch(sizes, world);
     draft.report(Severity::note, "ds.batch", train->place(),
@@ -279,6 +281,7 @@ void read_batch(const Node& root, PlanDraft& draft) {
   }
   plan.micro_batch = answer.micro;
   plan.gradient_accumulation = answer.accumulation;
+  draft.reading.global_batch = sizes.train.value_or(0);
   if (answer.micro > limits::micro_batch || answer.accumulation > limits::gradient_accumulation)
     draft.report(Severity::error, "ds.range", stated.place(),
                  fmt::format("a micro-batch of {} and {} micro-batches a step are beyond what is answered",
