@@ -52,21 +52,46 @@ constexpr Unit flop_units[] = {{"FLOP", 1},     {"kFLOP", 1e3},  {"MFLOP", 1e6},
                                {"PFLOP", 1e15}, {"EFLOP", 1e18}, {"ZFLOP", 1e21}, {"YFLOP", 1e24}};
 constexpr Unit second_units[] = {{"ps", 1e-12}, {"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
 
-/// A number that is not negative, blanks, and the rest of the text as its unit.  "1.5 TB", "80GiB", "1e9 B".
-std::optional<std::pair<long double, std::string_view>> split(std::string_view text) {
+std::string_view trimmed(std::string_view text) {
   constexpr std::string_view blanks = " \t";
   const auto begin = text.find_first_not_of(blanks);
-  if (begin == std::string_view::npos) return std::nullopt;
-  text = text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// "13897000" of "13,897,000", "13_897_000" or "13 897 000": one kind of separator, and three digits after each.  Another text as
+/// it is.
+std::string without_groups(std::string_view text) {
+  constexpr std::size_t group = 3;
+  const std::size_t first = text.find_first_of(",_ ");
+  if (first == std::string_view::npos) return std::string(text);
+  const auto all_digits = [](std::string_view part) { return std::all_of(part.begin(), part.end(), is_digit); };
+  std::string digits(text.substr(0, first));
+  bool good = first > 0 && first <= group && all_digits(digits);
+  std::size_t at = first;
+  for (; good && at < text.size() && text[at] == text[first]; at += group + 1) {
+    const std::string_view three = text.substr(at + 1, group);
+    good = three.size() == group && all_digits(three);
+    digits += three;
+  }
+  good = good && (at == text.size() || !is_digit(text[at]));
+  return good ? digits + std::string(text.substr(at)) : std::string(text);
+}
+
+/// A number that is not negative, blanks, and the rest of the text as its unit.  "1.5 TB", "80GiB", "1e9 B".
+std::optional<std::pair<long double, std::string_view>> split(std::string_view text) {
+  text = trimmed(text);
   // from_chars would take "-1", "inf" and "nan"; a size is none of them.
-  if (text.front() < '0' || text.front() > '9') return std::nullopt;
+  if (text.empty() || !is_digit(text.front())) return std::nullopt;
   long double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc()) return std::nullopt;
   std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
-  const auto unit_begin = unit.find_first_not_of(blanks);
-  if (unit_begin == std::string_view::npos) return std::nullopt;
-  return std::pair(number, unit.substr(unit_begin));
+  unit = trimmed(unit);
+  if (unit.empty()) return std::nullopt;
+  return std::pair(number, unit);
 }
 
 /// Powers of a prefix: "" 1, "k" and "K" 1000, "Ki" 1024, "M", "Mi", … up to "E", "Ei".
@@ -87,32 +112,6 @@ std::optional<long double> prefix_factor(std::string_view prefix) {
 std::optional<long double> factor_before(std::string_view unit, std::string_view suffix) {
   if (!unit.ends_with(suffix)) return std::nullopt;
   return prefix_factor(unit.substr(0, unit.size() - suffix.size()));
-}
-
-char folded(char letter) {
-  return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter == '-' ? '_' : letter;
-}
-
-/// Fewest insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b` (optimal string alignment),
-/// with letter case and "-" against "_" free.  Row i of the table needs the two rows before it.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> before_last(b.size() + 1);
-  std::vector<std::size_t> last(b.size() + 1);
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::swap(before_last, last);
-    std::swap(last, row);
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const char x = folded(a[i - 1]);
-      const char y = folded(b[j - 1]);
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (x == y ? 0 : 1)});
-      if (i > 1 && j > 1 && x == folded(b[j - 2]) && folded(a[i - 2]) == y)
-        row[j] = std::min(row[j], before_last[j - 2] + 1);
-    }
-  }
-  return row[b.size()];
 }
 
 }  // namespace
@@ -188,38 +187,21 @@ std::optional<BytesPerSecond> parse_bytes_per_second(std::string_view text) {
 }
 
 std::optional<double> parse_count(std::string_view text) {
-  constexpr std::pair<char, double> thousands[] = {{'k', 1e3}, {'m', 1e6}, {'b', 1e9}, {'g', 1e9}, {'t', 1e12}};
-  std::string digits;
-  for (const char c : text)
-    if (c != ',' && c != '_' && c != ' ') digits += c;
+  constexpr std::pair<std::string_view, double> thousands[] = {
+      {"kK", 1e3}, {"mM", 1e6}, {"bB", 1e9}, {"gG", 1e9}, {"tT", 1e12}};
   double factor = 1;
-  for (const auto& [letter, power] : thousands)
-    if (!digits.empty() && folded(digits.back()) == letter) factor = power;
-  if (factor > 1) digits.pop_back();
+  text = trimmed(text);
+  for (const auto& [letters, power] : thousands)
+    if (!text.empty() && letters.find(text.back()) != std::string_view::npos) factor = power;
+  if (factor > 1) text = trimmed(text.substr(0, text.size() - 1));
+  const std::string digits = without_groups(text);
   // from_chars would take "-1", "inf" and "nan".
-  if (digits.empty() || (digits.front() != '.' && (digits.front() < '0' || digits.front() > '9'))) return std::nullopt;
+  if (digits.empty() || (digits.front() != '.' && !is_digit(digits.front()))) return std::nullopt;
   double number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error != std::errc() || end != digits.data() + digits.size() || !std::isfinite(number * factor))
     return std::nullopt;
   return number * factor;
-}
-
-std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  std::optional<std::string> best;
-  std::size_t best_distance = 0;
-  for (const std::string& candidate : candidates) {
-    const std::size_t longer = std::max(word.size(), candidate.size());
-    const std::size_t shorter = std::min(word.size(), candidate.size());
-    // A slip of the pen: at most one letter in three, and never all of a word.
-    const std::size_t limit = std::min(std::max<std::size_t>(1, longer / 3), shorter == 0 ? 0 : shorter - 1);
-    if (shorter == 0 || longer - shorter > limit) continue;
-    const std::size_t distance = edit_distance(word, candidate);
-    if (distance > limit || (best && distance >= best_distance)) continue;
-    best = candidate;
-    best_distance = distance;
-  }
-  return best;
 }
 
 }  // namespace plimsoll

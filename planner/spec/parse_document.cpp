@@ -44,6 +44,11 @@ class CountingIterator {
   const char** furthest_;
 };
 
+/// The document is over, and something follows.
+bool is_after_the_end(std::string_view reason) {
+  return reason.find("; expected end of input") != std::string_view::npos;
+}
+
 /// What is wrong with the syntax, and what would be right.
 struct SyntaxError {
   std::string message;
@@ -54,7 +59,8 @@ struct SyntaxError {
 std::optional<SyntaxError> within_a_token(std::string_view reason) {
   // Where no value is due, a word is no misspelt value: what is missing before it is told instead.
   const bool is_word = reason.find("invalid literal") != std::string_view::npos;
-  if (is_word && reason.find("while parsing value") == std::string_view::npos) return std::nullopt;
+  const bool value_is_due = reason.find("while parsing value") != std::string_view::npos && !is_after_the_end(reason);
+  if (is_word && !value_is_due) return std::nullopt;
   struct Refused {
     std::string_view reason;
     const char *message, *help;
@@ -93,7 +99,7 @@ SyntaxError between_tokens(std::string_view reason) {
             closes ? "leave out the comma before it" : "an object is written {\"key\": value, \"other\": value}"};
   if (was_at("object")) return {"a comma or the closing } is missing", "members of an object are separated by commas"};
   if (was_at("array")) return {"a comma or the closing ] is missing", "values of an array are separated by commas"};
-  if (reason.find("expected end of input") != std::string_view::npos)
+  if (is_after_the_end(reason))
     return {"this stands after the end of the document", "a document is one value, mostly one object in {}"};
   return {"a value is missing", closes ? "state it, or leave out the comma before it"
                                        : "a number, true, false, null, text in double quotes, an array or an object"};

@@ -72,6 +72,7 @@ void read_overrides(PlanDraft& draft) {
     read_plan_object(document->root(), draft);
   }
   draft.reading_overrides = false;
+  check_adapters(draft);
 }
 
 }  // namespace plimsoll

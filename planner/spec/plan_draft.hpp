@@ -39,7 +39,10 @@ void read_zero(const Node& section, PlanDraft& draft);
 /// Keys of the section that the asked version of DeepSpeed did not have.
 void check_zero_version(const Node& section, PlanDraft& draft);
 
-/// Reads --set KEY=VALUE, all of them.
+/// What adapters must state, wherever: in the file or by --set, in any order.
+void check_adapters(PlanDraft& draft);
+
+/// Reads --set KEY=VALUE, all of them, and checks what only all together can say.
 void read_overrides(PlanDraft& draft);
 
 /// Whatever is not stated takes the default of the engine and its version; also DeepSpeed's silent corrections.

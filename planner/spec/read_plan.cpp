@@ -17,6 +17,34 @@
 namespace plimsoll {
 namespace {
 
+/// "zero.stage" of {"zero": {"stage": 3}}, and so on in its sections' sections.
+void list_keys(const Node& section, const std::string& name, std::vector<std::string>& keys) {
+  for (const Node::Member& member : section.members()) {
+    const std::string key = name.empty() ? member.key : fmt::format("{}.{}", name, member.key);
+    if (!name.empty()) keys.push_back(key);
+    if (member.value->is_object()) list_keys(*member.value, key, keys);
+  }
+}
+
+/// "zero.stage", "trainable.lora.rank": for those who state a key outside of its section.
+std::vector<std::string> keys_of_sections() {
+  Plan deepspeed, fsdp2;
+  deepspeed.moe.implementation = MoeImplementation::native;
+  deepspeed.moe.num_experts = {1};
+  deepspeed.recompute.every = 2;
+  deepspeed.loss_chunk = 1;
+  deepspeed.lora = LoraOptions{1, {"q_proj"}, true, false, 0.1};
+  deepspeed.zero.stage = 3;
+  fsdp2.engine = Engine::fsdp2;
+  std::vector<std::string> keys;
+  for (const Plan& plan : {deepspeed, fsdp2}) {
+    const auto document = parse_document(std::make_shared<SourceFile>(SourceFile{"", write_plan_json(plan)}));
+    CHECK(document, "a plan that is written can be read");
+    list_keys(document->root(), "", keys);
+  }
+  return keys;
+}
+
 /// Takes values of one object into the draft, with their places.
 struct Section {
   Section(const Node& object, std::string pointer_in_plan, PlanDraft& into)
@@ -39,6 +67,9 @@ struct Section {
   }
   void number(const char* key, double& field, double min, double max) {
     if (const auto value = reader.number(key, min, max)) field = *value, state(key);
+  }
+  void report_unknown() {
+    if (!reader.unknown().empty()) reader.report_unknown(Severity::error, keys_of_sections());
   }
   /// The words name the values of Enum in their order.
   template <class Enum>
@@ -72,7 +103,7 @@ void read_recompute(Section& top) {
   if (value->is_object()) {
     Section object(*value, "/recompute", top.draft);
     every = static_cast<int>(object.reader.required_integer("every", 1, limits::layers));
-    object.reader.report_unknown();
+    object.report_unknown();
   } else if (const auto word = top.reader.choice("recompute", {"none", "full"})) {
     every = static_cast<int>(*word);
     top.state("recompute");
@@ -86,7 +117,7 @@ void read_loss(Section& top) {
   if (value->is_object()) {
     Section object(*value, "/loss", top.draft);
     chunk = object.reader.required_integer("chunked", 1, limits::tokens);
-    object.reader.report_unknown();
+    object.report_unknown();
   } else if (top.reader.choice("loss", {"full"})) {
     chunk = 0;
     top.state("loss");
@@ -115,7 +146,7 @@ void read_moe(Section& top) {
     options.num_experts = {*number};
     moe.state("num_experts");
   }
-  moe.reader.report_unknown();
+  moe.report_unknown();
 }
 
 /// counts: [layer][rank][expert].
@@ -182,7 +213,7 @@ void read_routing(Section& top) {
     read_counts_file(section, *file, routing);
     section.state("file");
   }
-  section.reader.report_unknown();
+  section.report_unknown();
 }
 
 void read_optimizer(Section& top) {
@@ -200,7 +231,7 @@ void read_optimizer(Section& top) {
   }
   section.word("implementation", options.implementation, {"fused", "foreach", "single", "deepspeed_cpu", "torch_cpu"});
   section.type("moments", options.moments, {{"fp32", DType::fp32}, {"bf16", DType::bf16}, {"int8", DType::int8}});
-  section.reader.report_unknown();
+  section.report_unknown();
 }
 
 void read_offload(Section& top) {
@@ -214,7 +245,7 @@ void read_offload(Section& top) {
   if (top.draft.plan.states("/offload/pin_memory")) {
     options.pin_parameters = options.pin_optimizer;
   }
-  section.reader.report_unknown();
+  section.report_unknown();
 }
 
 void read_trainable(Section& top) {
@@ -234,8 +265,8 @@ void read_trainable(Section& top) {
     if (const Node* lora = object.reader.object("lora")) {
       Section section(*lora, "/trainable/lora", top.draft);
       plan.lora = before.value_or(LoraOptions{});
-      if (!before || section.reader.find("rank"))
-        plan.lora->rank = section.reader.required_integer("rank", 1, limits::width);
+      const auto rank = section.reader.integer("rank", 1, limits::width);
+      if (section.reader.has("rank")) plan.lora->rank = rank.value_or(1);
       const Node* targets = section.reader.find("targets");
       if (targets != nullptr && targets->is_string() && targets->as_string() == "all-linear")  // as PEFT takes it
         plan.lora->targets = {targets->as_string()};
@@ -244,9 +275,9 @@ void read_trainable(Section& top) {
       if (const auto base = section.reader.choice("base", {"16bit", "nf4"})) plan.lora->base_nf4 = *base == 1;
       if (const auto dtype = section.reader.choice("dtype", {"fp32", "16bit"})) plan.lora->fp32 = *dtype == 0;
       if (const auto dropout = section.reader.number("dropout", 0, 0.99)) plan.lora->dropout = *dropout;
-      section.reader.report_unknown();
+      section.report_unknown();
     }
-    object.reader.report_unknown();
+    object.report_unknown();
   } else {
     top.reader.choice("trainable", {"all"});
   }
@@ -262,7 +293,7 @@ void read_fsdp(Section& top) {
   section.type("reduce_dtype", options.reduce_dtype,
                {{"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}});
   section.integer("replicate", options.replicate, 1, limits::world);
-  section.reader.report_unknown();
+  section.report_unknown();
 }
 
 /// A version is a word; without quotes it reads as a number.
@@ -317,26 +348,13 @@ void lint_zero(PlanDraft& draft) {
   for (const Document& document : draft.override_files) lint_in(document);
 }
 
-/// "zero.stage", "moe.capacity_factor": for those who state a key outside of its section.
-std::vector<std::string> keys_of_sections() {
-  Plan deepspeed, fsdp2;
-  deepspeed.moe.implementation = MoeImplementation::native;
-  deepspeed.moe.num_experts = {1};
-  fsdp2.engine = Engine::fsdp2;
-  std::vector<std::string> keys;
-  for (const Plan& plan : {deepspeed, fsdp2}) {
-    const auto document = parse_document(std::make_shared<SourceFile>(SourceFile{"", write_plan_json(plan)}));
-    CHECK(document, "a plan that is written can be read");
-    for (const Node::Member& section : document->root().members()) {
-      if (!section.value->is_object()) continue;
-      for (const Node::Member& member : section.value->members())
-        keys.push_back(fmt::format("{}.{}", section.key, member.key));
-    }
-  }
-  return keys;
-}
-
 }  // namespace
+
+void check_adapters(PlanDraft& draft) {
+  if (!draft.plan.lora || draft.plan.lora->rank > 0) return;
+  draft.report(Severity::error, "plan.missing", place_of(draft.plan, "/trainable/lora"),
+               "/trainable/lora/rank is missing");
+}
 
 void read_plan_object(const Node& root, PlanDraft& draft) {
   Section top(root, "", draft);
@@ -353,7 +371,7 @@ void read_plan_object(const Node& root, PlanDraft& draft) {
   read_optimizer(top);
   read_offload(top);
   read_trainable(top);
-  if (!top.reader.unknown().empty()) top.reader.report_unknown(Severity::error, keys_of_sections());
+  top.report_unknown();
 }
 
 PlanReading read_plan_file(const std::shared_ptr<const SourceFile>& file, const PlanContext& context) {

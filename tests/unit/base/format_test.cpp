@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "planner/base/nearest.hpp"
+
 namespace plimsoll {
 namespace {
 
@@ -22,9 +24,12 @@ TEST(ParseCount, ReadsWhatAPersonWrites) {
   for (const auto& [text, number] :
        {std::pair{"15T", 15e12}, std::pair{"13.9B", 13.9e9}, std::pair{"300 b", 300e9}, std::pair{"2G", 2e9},
         std::pair{"7M", 7e6}, std::pair{"8k", 8e3}, std::pair{"1e12", 1e12}, std::pair{"13,897,000,000", 13897e6},
-        std::pair{"1_000", 1e3}, std::pair{".5B", 5e8}, std::pair{"0", 0.0}})
+        std::pair{"1_000", 1e3}, std::pair{"13 897 000", 13897e3}, std::pair{"1,000.5k", 1000.5e3},
+        std::pair{".5B", 5e8}, std::pair{"0", 0.0}})
     EXPECT_DOUBLE_EQ(parse_count(text).value_or(-1), number) << text;
-  for (const char* text : {"", "T", "-1", "nan", "inf", "15TT", "1e999", "15 trillion", "0x10", "1.2.3", "15T x"})
+  for (const char* text :
+       {"",     "T",    "-1",     "nan",  "inf",    "15TT",      "1e999",    "15 trillion", "0x10", "1.2.3", "15T x",
+        ",15T", "15,T", "1,,000", "15,0", "1,0000", "1,000_000", "1,234567", "1.5,000",     "1 5T", "_1"})
     EXPECT_FALSE(parse_count(text)) << text;
 }
 
@@ -201,6 +206,13 @@ TEST(Nearest, IsSilentWhenNothingIsNear) {
   EXPECT_EQ(nearest("x", {"y"}), std::nullopt);  // one letter of one is all of it
   EXPECT_EQ(nearest("ep", {"dp"}), "dp");
   EXPECT_EQ(nearest(std::string(1'000'000, 'x'), {"stage"}), std::nullopt);
+}
+
+TEST(NearestParts, ComeByTheirDistanceNotByTheAlphabet) {
+  const std::vector<std::string> ids{"amp-llama1b-mb1", "fsdp-llama1b-mb1", "z3-mixtral-mb2"};
+  EXPECT_EQ(nearest_parts("fsdq", ids, 1), std::vector<std::string>{"fsdp-llama1b-mb1"});
+  EXPECT_EQ(nearest_parts("mixtrla", ids, 2), (std::vector<std::string>{"z3-mixtral-mb2", "amp-llama1b-mb1"}));
+  EXPECT_TRUE(nearest_parts("x", {}, 3).empty());
 }
 
 }  // namespace

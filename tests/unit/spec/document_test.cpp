@@ -127,6 +127,8 @@ TEST(Document, ASyntaxErrorSaysInItsOwnWordsWhatIsMissing) {
                                             {"[1 x]", "a comma or the closing ] is missing", "commas"},
                                             {"[1,]", "a value is missing", "leave out the comma"},
                                             {"{} {}", "this stands after the end", "one value"},
+                                            {"{} x", "this stands after the end", "one value"},
+                                            {"{\"a\":", "ends too early: a value is missing", "a number, true"},
                                             {"[1.]", "this is no number", "-2.5e-3"},
                                             {"[\"a\tb\"]", "a tab or another control character", "\\t"},
                                             {"[\"\\q\"]", "no such escape", "\\\\"},

@@ -151,6 +151,31 @@ TEST(Overrides, ThatAreWrongAreLocatedInTheOption) {
   EXPECT_THAT(errors_of("{}", {"world_size=0"}), ElementsAre("plan.range /world_size"));
 }
 
+TEST(Overrides, OfOneSectionMayStandInAnyOrder) {
+  const std::string rank = "trainable.lora.rank=8", targets = R"(trainable.lora.targets=["k_proj"])";
+  for (const auto& order : {std::vector{rank, targets}, std::vector{targets, rank}}) {
+    const Plan plan = plan_of("{}", order);
+    ASSERT_TRUE(plan.lora);
+    EXPECT_EQ(plan.lora->rank, 8);
+    EXPECT_THAT(plan.lora->targets, ElementsAre("k_proj"));
+  }
+  EXPECT_THAT(errors_of("{}", {targets}), ElementsAre("plan.missing /trainable/lora"));
+  EXPECT_THAT(errors_of("{}", {targets, "trainable.lora.rank=many"}), ElementsAre("plan.type /trainable/lora/rank"));
+}
+
+TEST(Errors, NameTheSectionOfAKeyThatStandsOutsideOfIt) {
+  for (const auto& [key, meant] : {std::pair{"rank", "trainable.lora.rank"},
+                                   {"lora", "trainable.lora"},
+                                   {"every", "recompute.every"},
+                                   {"chunked", "loss.chunked"},
+                                   {"stage3_max_live_parameters", "zero.stage3_max_live_parameters"}}) {
+    PlanContext context;
+    context.overrides = {std::string(key) + "=1"};
+    EXPECT_THAT(format(read_plan(source("{}"), context).diagnostics()),
+                testing::HasSubstr("did you mean " + std::string(meant) + "?"));
+  }
+}
+
 TEST(Errors, ComeAllAtOnceWithTheNearestKey) {
   EXPECT_THAT(errors_of(R"({"micro_batch": "two", "sequense": 1, "zero": {"stge": 1}, "precision": "bf8"})"),
               UnorderedElementsAre("plan.type /micro_batch", "plan.unknown /sequense", "ds.unknown /zero/stge",
