@@ -19,13 +19,13 @@ void add_terms(TableData& table, const DiffTerms& terms, Unit unit) {
     const double difference = term.b - term.a;
     const auto cell = [&](double value, bool sign) {
       if (unit == Unit::plain)
-        return TableCell{sign ? fmt::format("{:+.4g}", value) : fmt::format("{:.4g}", value), value, {}};
+        return TableCell{(value < 0 ? "-" : sign ? "+" : "") + figure_in_words(term, std::abs(value)), value, {}};
       TableCell bytes = cell_of_bytes(static_cast<std::int64_t>(value));
       if (sign && value > 0) bytes.text = "+" + bytes.text;
       return bytes;
     };
     table.rows.push_back(
-        {{cell_of_text(term.name),
+        {{cell_of_text(name_in_words(term)),
           cell(term.a, false),
           cell(term.b, false),
           cell(difference, true),

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "planner/base/format.hpp"
+#include "planner/cli/in_words.hpp"
 
 namespace plimsoll::gui {
 namespace {
@@ -200,12 +201,7 @@ std::string refusal(const Inputs& inputs, const std::string& key, const std::str
   if (key == "world_size" && std::stoi(value) > inputs.cluster()->world())
     return fmt::format("the cluster has {}; add nodes", counted(inputs.cluster()->world(), "GPU"));
   const auto scenario = inputs.with({key + "=" + value});
-  if (scenario) return {};
-  for (const Diagnostic& diagnostic : scenario.diagnostics()) {
-    if (diagnostic.severity != Severity::error) continue;
-    return diagnostic.help.empty() ? diagnostic.message : fmt::format("{}; {}", diagnostic.message, diagnostic.help);
-  }
-  return {};
+  return scenario ? std::string() : refusal_in_words(scenario.diagnostics());
 }
 
 std::string routing_text(const Routing& routing) {

@@ -43,13 +43,6 @@ std::optional<Inputs> load_side(InputOptions options, const std::string& path) {
   return load_scenario(options);
 }
 
-/// A figure in its own unit, which ends the term's name: times with the unit that a person would take.
-std::string figure(const DiffTerm& term, double value) {
-  const std::string_view name = term.name;
-  return name.size() > 3 && name.substr(name.size() - 3) == ", s" ? format(Seconds(value))
-                                                                  : fmt::format("{:.4g}", value);
-}
-
 /// A signed figure with so many decimals; what rounds to nothing has no minus.
 std::string change(double value, int decimals) {
   const double scale = std::pow(10.0, decimals);
@@ -71,8 +64,8 @@ std::string table_of(const char* title, const DiffTerms& terms, double divisor) 
                  change(difference / divisor, 2), share});
     } else {
       const std::string share = change_in_words(term, 1e-3 * std::max(std::abs(term.a), std::abs(term.b)));
-      table.row({term.name.substr(0, term.name.find(", s")), figure(term, term.a), figure(term, term.b),
-                 (difference < 0 ? "-" : "+") + figure(term, std::abs(difference)), share});
+      table.row({name_in_words(term), figure_in_words(term, term.a), figure_in_words(term, term.b),
+                 (difference < 0 ? "-" : "+") + figure_in_words(term, std::abs(difference)), share});
     }
   }
   return "\n" + table.text();

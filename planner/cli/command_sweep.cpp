@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <memory>
 
 #include "planner/base/format.hpp"
@@ -76,9 +77,7 @@ std::vector<SweepRow> rows_of(const Inputs& inputs, const std::vector<Axis>& axe
       if (row.step_time.count > 0)
         row.tokens_per_s = static_cast<double>(evaluation.program.tokens_per_step_per_rank) / row.step_time.count;
     } else {
-      for (const Diagnostic& diagnostic : scenario.diagnostics())
-        if (diagnostic.severity == Severity::error && row.refusal.empty())
-          row.refusal = diagnostic.message + (diagnostic.help.empty() ? "" : "; " + diagnostic.help);
+      row.refusal = refusal_in_words(scenario.diagnostics());
     }
     rows.push_back(std::move(row));
     more = false;
@@ -159,15 +158,31 @@ bool is_range(const std::string& value) {
   });
 }
 
+/// The values of a range as they are to be written: each of a short one, else each twice the one before; up to its end.
+std::string values_of_range(const std::string& value) {
+  constexpr std::int64_t most_single = 8;
+  constexpr const char* digits = "0123456789";
+  const std::size_t second = value.find_first_of(digits, value.find_first_not_of(digits));
+  std::int64_t at = 0, end = 0;
+  std::from_chars(value.data(), value.data() + value.size(), at);
+  std::from_chars(value.data() + second, value.data() + value.size(), end);
+  std::vector<std::int64_t> values;
+  const bool each = end - at < most_single;
+  for (; at < end; at = each ? at + 1 : std::max<std::int64_t>(1, at <= end / 2 ? 2 * at : end)) values.push_back(at);
+  values.push_back(end);
+  return fmt::format("{}", fmt::join(values, ","));
+}
+
 /// @return why it is none, in words
 std::string read_axes(const std::vector<std::string>& keys, std::vector<Axis>& axes) {
   std::size_t rows = 1;
   for (const std::string& text : keys) {
     const auto axis = axis_of(text);
-    if (!axis) return fmt::format("{} is not KEY=A,B,C", text);
+    if (!axis) return fmt::format("{} is not KEY=A,B,C: a key of the plan and the values to try", text);
     for (const std::string& value : axis->values)
       if (is_range(value))
-        return fmt::format("{}={} is no list of values; write each: {}=1,2,4,8", axis->key, value, axis->key);
+        return fmt::format("{}={} is no list of values; write each: {}={}", axis->key, value, axis->key,
+                           values_of_range(value));
     const auto same = [&](const Axis& other) { return other.key == axis->key; };
     if (std::any_of(axes.begin(), axes.end(), same))
       return fmt::format("{} is given twice; write its values in one list", axis->key);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "planner/base/format.hpp"
+#include "planner/base/nearest.hpp"
 #include "planner/cli/allocator_record.hpp"
 #include "planner/cli/commands.hpp"
 #include "planner/cli/common_inputs.hpp"
@@ -18,6 +19,8 @@
 
 namespace plimsoll {
 namespace {
+
+constexpr std::size_t most_offered = 5;  ///< names of a table instead of one that it does not have
 
 struct ValidateOptions {
   std::vector<std::string> tables;
@@ -158,7 +161,7 @@ bool matches(const std::vector<std::string>& parts, const std::string& text) {
                                       [&](const std::string& part) { return text.find(part) != std::string::npos; });
 }
 
-/// A text that none of the names holds is told with the nearest of them.
+/// A text that none of the names holds is told with those that hold something most like it.
 void check_choice(const char* option, const std::vector<std::string>& parts, const std::set<std::string>& names,
                   Diagnostics& wrong) {
   for (const std::string& part : parts) {
@@ -166,10 +169,10 @@ void check_choice(const char* option, const std::vector<std::string>& parts, con
     if (std::any_of(names.begin(), names.end(), holds)) continue;
     const std::vector<std::string> known(names.begin(), names.end());
     const auto near = nearest(part, known);
-    const std::vector<std::string> first(known.begin(), known.begin() + std::min<std::ptrdiff_t>(5, std::ssize(known)));
-    wrong.push_back(make_error(
-        "cli.choice", fmt::format("{} {} is in none of the tables", option, part),
-        near ? fmt::format("did you mean {}?", *near) : fmt::format("some that are: {}", fmt::join(first, ", "))));
+    wrong.push_back(
+        make_error("cli.choice", fmt::format("{} {} is in none of the tables", option, part),
+                   near ? fmt::format("did you mean {}?", *near)
+                        : fmt::format("nearest are: {}", fmt::join(nearest_parts(part, known, most_offered), ", "))));
   }
 }
 
@@ -184,17 +187,20 @@ void choose(const ValidateOptions& options, MeasuredTable& table) {
 int validate(const ValidateOptions& options) {
   std::vector<MeasuredTable> tables;
   std::set<std::string> ids, figures;
+  Diagnostics wrong;
   for (const std::string& path : options.tables) {
     const auto file = load_unpacked(path);
     if (!file) return refuse(file.diagnostics(), options.json);
     const MeasuredTable& table = tables.emplace_back(read_measured_table(*file));
+    wrong.insert(wrong.end(), table.diagnostics.begin(), table.diagnostics.end());
     for (const Unanswered& row : table.unanswered) ids.insert(row.id);
     for (const MeasuredRow& row : table.rows) {
       ids.insert(row.id);
       for (const Measurement& measurement : row.measurements) figures.insert(measurement.figure);
     }
   }
-  Diagnostics wrong;
+  if (ids.empty() && has_errors(wrong)) return refuse(wrong, options.json);  // no table at all
+  wrong.clear();
   check_choice("--row", options.rows, ids, wrong);
   check_choice("--figure", options.figures, figures, wrong);
   if (!wrong.empty()) return refuse(wrong, options.json);

@@ -8,12 +8,19 @@
 
 #include "planner/account/volume.hpp"
 #include "planner/account/work.hpp"
+#include "planner/base/format.hpp"
 #include "simulator/timeline.hpp"
 
 namespace plimsoll {
 namespace {
 
 double number(Bytes bytes) { return static_cast<double>(bytes.count); }
+
+/// That its name ends in; only times have one.
+std::string_view unit_of(const DiffTerm& term) {
+  constexpr std::string_view seconds = ", s";
+  return term.name.ends_with(seconds) ? seconds : "";
+}
 
 }  // namespace
 
@@ -77,6 +84,13 @@ DiffTerms time_terms(const Evaluation& a, const Evaluation& b, const Calibration
   };
   terms.push_back({"kernel launches", launches(a), launches(b)});
   return terms;
+}
+
+std::string name_in_words(const DiffTerm& term) { return term.name.substr(0, term.name.size() - unit_of(term).size()); }
+
+std::string figure_in_words(const DiffTerm& term, double value) {
+  if (!unit_of(term).empty()) return format(Seconds(value));
+  return std::abs(value) < 1000 ? fmt::format("{:.4g}", value) : format_count(std::llround(value));
 }
 
 std::string change_in_words(const DiffTerm& term, double least) {

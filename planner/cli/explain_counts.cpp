@@ -1,5 +1,5 @@
-// The terms behind the numbers that follow from the model and the plan alone: counts of parameters, files of a checkpoint
-// (planner/cli/explain_makers.hpp).
+// The terms behind the numbers that follow from the model and the plan alone: counts of parameters, files of a checkpoint,
+// whose bytes are told (planner/cli/explain_makers.hpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -117,6 +117,15 @@ void add_checkpoint(NumberMakers& makers, const Evaluation& evaluation) {
       number.terms.push_back(term_of("names, records, entries of the archive", file.bytes - file.tensors));
     };
   }
+}
+
+void add_rank(NumberMakers& makers, const Evaluation& evaluation) {
+  makers["rank"] = [&](ExplainedNumber& number) {
+    number.value = evaluation.rank;
+    number.unit = fmt::format("of {}", counted(evaluation.scenario.plan.world_size, "rank"));
+    number.formula = "whose bytes these are: by default the rank with the highest device peak, else that of --rank";
+    number.terms = {term_of("this rank", Bytes(evaluation.rank))};
+  };
 }
 
 }  // namespace plimsoll

@@ -20,5 +20,7 @@ void sort_largest_first(std::vector<Term>& terms);
 /// What follows from the model and the plan alone: counts of parameters, files of a checkpoint.
 void add_parameters(NumberMakers& makers, const Evaluation& evaluation);
 void add_checkpoint(NumberMakers& makers, const Evaluation& evaluation);
+/// Whose bytes these are.
+void add_rank(NumberMakers& makers, const Evaluation& evaluation);
 
 }  // namespace plimsoll

@@ -157,11 +157,12 @@ void add_outside(NumberMakers& makers, const Ledger& ledger) {
   };
 }
 
-/// From the value of a figure to where it may lie: what the plan does not fix was replayed, the rest is a margin.
+/// From the value of a figure to the two ends between which it may lie, [0] and [1] in the JSON: what the plan does not fix was
+/// replayed, the rest is a margin.
 void add_bound(NumberMakers& makers, const std::string& name, const Evaluation& evaluation, const Figure& figure,
                Bytes beyond) {
-  const auto add = [&](const char* end, Bytes bound, Bytes replayed, Bytes measured_beyond) {
-    makers[fmt::format("{}.{}", name, end)] = [&, bound, replayed, measured_beyond](ExplainedNumber& number) {
+  const auto add = [&](int at, Bytes bound, Bytes replayed, Bytes measured_beyond) {
+    makers[fmt::format("{}[{}]", name, at)] = [&, bound, replayed, measured_beyond](ExplainedNumber& number) {
       const bool gathers = evaluation.context.unknown == LedgerContext::Unknown::lateness;
       number.value = bound.count;
       number.formula = "the figure, and how far off it may be by what the plan does not fix";
@@ -175,8 +176,8 @@ void add_bound(NumberMakers& makers, const std::string& name, const Evaluation& 
       add_rest(number, "routing that changes from step to step", "a measured margin");
     };
   };
-  add("low", figure.interval.low, figure.replayed.low, Bytes(0));
-  add("high", figure.interval.high, figure.replayed.high, beyond);
+  add(0, figure.interval.low, figure.replayed.low, Bytes(0));
+  add(1, figure.interval.high, figure.replayed.high, beyond);
 }
 
 void add_bounds(NumberMakers& makers, const Evaluation& evaluation) {
@@ -289,15 +290,21 @@ void add_volumes(NumberMakers& makers, const Evaluation& evaluation) {
     const CommVolume volume =
         account_volume(evaluation.program, evaluation.rank_program(), evaluation.scenario.cluster);
     number.value = volume.per_gpu.count;
-    number.formula =
-        "sum of the collectives of one optimizer step; a ring of n sends (n-1)/n of the full size, an "
-        "all-reduce twice that";
+    bool copies = false;
     for (const VolumeRow& row : volume.rows) {
-      Term term = term_of(fmt::format("{} {} {} {}", row.kind, row.group, row.phase, name_of(row.tier)), row.wire,
-                          fmt::format("full size {} B {}", row.full_size.count, name_of(row.dtype)));
+      const bool copy = row.group == "host";
+      copies = copies || copy;
+      Term term =
+          copy ? term_of(fmt::format("{} {}", row.kind, row.phase), row.wire, fmt::format("{} B", row.full_size.count))
+               : term_of(fmt::format("{} {} {} {}", row.kind, row.group, row.phase, name_of(row.tier)), row.wire,
+                         fmt::format("full size {} B {}", row.full_size.count, name_of(row.dtype)));
       term.count = static_cast<int>(row.calls);
       number.terms.push_back(std::move(term));
     }
+    number.formula = fmt::format(
+        "sum of the collectives of one optimizer step (a ring of n sends (n-1)/n of the full size, an all-reduce twice "
+        "that){}",
+        copies ? " and of the copies between GPU and host" : "");
     sort_largest_first(number.terms);
   };
 }
@@ -313,6 +320,7 @@ NumberMakers makers_of(const Evaluation& evaluation) {
   add_checkpoint(makers, evaluation);
   add_parameters(makers, evaluation);
   add_volumes(makers, evaluation);
+  add_rank(makers, evaluation);
   return makers;
 }
 

@@ -22,7 +22,7 @@ struct Term {
 struct ExplainedNumber {
   std::string name;
   std::int64_t value = 0;
-  std::string unit;         ///< "B", or "parameters"
+  std::string unit;         ///< "B", "parameters", or what a rank is of
   std::string formula;      ///< in words
   std::vector<Term> terms;  ///< largest first; they sum to the value
 };

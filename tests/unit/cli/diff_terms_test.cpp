@@ -19,5 +19,12 @@ TEST(DiffTerms, AChangeIsAPercentageOrAMultipleOrNothing) {
   EXPECT_EQ(change_in_words({"", 2, -20}, least), "");
 }
 
+TEST(DiffTerms, FiguresAreWrittenAsAPersonReadsThem) {
+  EXPECT_EQ(figure_in_words({"tokens/s a GPU", 0, 0}, 36650.4), "36,650");
+  EXPECT_EQ(figure_in_words({"MFU", 0, 0}, 0.31272), "0.3127");
+  EXPECT_EQ(figure_in_words({"step, s", 0, 0}, 0.0321), "32.1 ms");
+  EXPECT_EQ(name_in_words({"step, s", 0, 0}), "step");
+}
+
 }  // namespace
 }  // namespace plimsoll

@@ -63,7 +63,30 @@ TEST_F(ExitCode, AMistypedCommandOrOptionIsCorrected) {
   EXPECT_THAT(run({"ledger", "llama-3.1-8b", "--cluster", "1xh100"}).err,
               HasSubstr("--model is required, and llama-3.1-8b is not expected"));
   EXPECT_THAT(run({"sweep", "micro_batch=1..8", "--model", model.path(), "--cluster", "1xh100"}).err,
-              HasSubstr("micro_batch=1..8 is no list of values"));
+              HasSubstr("micro_batch=1..8 is no list of values; write each: micro_batch=1,2,3,4,5,6,7,8"));
+  EXPECT_THAT(run({"sweep", "sequence=1024-6000", "--model", model.path(), "--cluster", "1xh100"}).err,
+              HasSubstr("write each: sequence=1024,2048,4096,6000"));
+  EXPECT_THAT(run({"sweep", "recompute.evry=2", "--model", model.path(), "--cluster", "1xh100"}).out,
+              HasSubstr("did you mean every?"));
+}
+
+TEST_F(ExitCode, AFileThatIsNoTableHasNoResult) {
+  const TemporaryFile table(R"({"a": 1})");
+  const ProgramRun result = run({"validate", table.path()});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("this is no table of measured runs"));
+  const TemporaryFile rows(R"({"rows": [{"id": "amp-a"}, {"id": "fsdp-b"}]})");
+  EXPECT_THAT(run({"validate", rows.path(), "--row", "fdsp"}).err, HasSubstr("nearest are: fsdp-b, amp-a"));
+}
+
+// More GPUs are more nodes of the user's own cluster, also where there is a preset of its device.
+TEST_F(ExitCode, ALargerClusterIsMoreNodesOfTheSame) {
+  const TemporaryFile cluster(R"({"device": "h100", "devices_per_node": 4, "nodes": 1})");
+  EXPECT_THAT(run({"ledger", "--model", "llama-3.1-70b", "--cluster", cluster.path(), "--set", "engine=fsdp2", "--set",
+                   "recompute=full"})
+                  .out,
+              testing::ContainsRegex("That takes a cluster of [0-9]+ GPUs: --nodes [0-9]+\n"));
 }
 
 TEST_F(ExitCode, AKeyOutsideItsSectionOrAModelByItsNameOnTheHubIsPutRight) {
@@ -157,7 +180,9 @@ TEST_F(ExitCode, AScenarioThatIsWrongIsOneInEveryCommand) {
   }
   for (const char* rank : {"-1", "coldest", "8"})
     EXPECT_EQ(run({"ledger", "--model", model.path(), "--cluster", "8xh100", "--rank", rank}).code, 1) << rank;
-  EXPECT_EQ(run({"need", "--model", model.path(), "--device", "h1000"}).code, 1);
+  const ProgramRun need = run({"need", "--model", model.path(), "--device", "h1000"});
+  EXPECT_EQ(need.code, 1);
+  EXPECT_THAT(need.err, HasSubstr("did you mean h100?"));
   EXPECT_EQ(run({"oom", "Tried to allocate 1.00 GiB", "--parameters", "many"}).code, 1);
 }
 
@@ -198,6 +223,7 @@ TEST_F(ExitCode, TokensAreWrittenAsPeopleDo) {
   };
   EXPECT_DOUBLE_EQ(days("15T"), days("1.5e13"));
   EXPECT_DOUBLE_EQ(days("300B"), days("300,000,000,000"));
+  EXPECT_EQ(run({"simulate", "--model", model.path(), "--cluster", "1xh100", "--tokens", ",15T"}).code, 2);
 }
 
 TEST_F(ExitCode, AllFilesAreJudgedAtOnce) {

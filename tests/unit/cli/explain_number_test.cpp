@@ -15,19 +15,18 @@ namespace {
 using Json = nlohmann::json;
 
 /// Every number in the JSON: "gpu.outside_framework.nccl"; in a list of objects (phases, files) by their name, in a pair
-/// (intervals) by low and high.
+/// (intervals) by its place, "[0]".
 void collect(const std::string& name, const Json& json, std::map<std::string, std::int64_t>& numbers) {
   if (json.is_number()) numbers[name] = json.get<std::int64_t>();
-  const char* ends[] = {".low", ".high"};
   for (std::size_t i = 0; json.is_array() && i < json.size(); ++i)
-    collect(name + (json[i].is_object() ? "." + json[i].value("name", "") : ends[i]), json[i], numbers);
+    collect(name + (json[i].is_object() ? "." + json[i].value("name", "") : "[" + std::to_string(i) + "]"), json[i],
+            numbers);
   if (!json.is_object()) return;
   for (const auto& [key, value] : json.items()) collect(name.empty() ? key : name + "." + key, value, numbers);
 }
 
 std::map<std::string, std::int64_t> numbers_of(const Evaluation& evaluation) {
   Json ledger = Json::parse(ledger_json(evaluation, std::nullopt));
-  ledger.erase("rank");             // who, not how much
   ledger.erase("smallest_change");  // a plan's keys
   std::map<std::string, std::int64_t> numbers;
   collect("", ledger, numbers);
@@ -70,6 +69,20 @@ TEST(ExplainNumber, counts_the_parameters_of_each_layer) {
   EXPECT_EQ(down->value, std::int64_t{16} * 8192 * 2048);
   EXPECT_EQ(down->first_layer, 0);
   EXPECT_EQ(down->last_layer, 15);
+}
+
+TEST(ExplainNumber, tells_copies_of_offload_from_collectives) {
+  InputOptions options;
+  options.model = "llama-3.2-1b";
+  options.cluster = "8xh100";
+  options.sets = {"zero.stage=3", "sequence=1024", "offload.optimizer=cpu"};
+  const auto number = explain_number(evaluate(Inputs(options).scenario()), "per_gpu_bytes_per_step");
+  ASSERT_TRUE(number);
+  EXPECT_NE(number->formula.find("copies between GPU and host"), std::string::npos);
+  options.sets.pop_back();
+  const auto without = explain_number(evaluate(Inputs(options).scenario()), "per_gpu_bytes_per_step");
+  ASSERT_TRUE(without);
+  EXPECT_EQ(without->formula.find("copies"), std::string::npos);
 }
 
 using Asked = std::vector<std::string>;
