@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "planner/spec/collective_curve.hpp"
 #include "planner/spec/price_rules.hpp"
 
 namespace plimsoll {
@@ -11,21 +12,6 @@ namespace plimsoll {
 namespace {
 
 double as_double(std::int64_t value) { return static_cast<double>(value); }
-
-/// Wire bytes of a member over the full size: (n-1)/n, twice that for an all-reduce.
-double bus_factor(CollectiveKind kind, int n) {
-  const double part = static_cast<double>(n - 1) / n;
-  return kind == CollectiveKind::all_reduce ? 2 * part : kind == CollectiveKind::broadcast ? 1 : part;
-}
-
-double steps(CollectiveKind kind, int n) { return kind == CollectiveKind::all_reduce ? 2.0 * (n - 1) : n - 1.0; }
-
-Tier farthest(const TierShare& share) {
-  for (const Tier tier : {Tier::spine, Tier::nic, Tier::pcie, Tier::nvlink}) {
-    if (share.of(tier) > 0) return tier;
-  }
-  return Tier::nvlink;
-}
 
 const KernelPrice* named(const Calibration& calibration, const std::string& name) {
   const auto found = calibration.kernels.find(name);
@@ -181,42 +167,17 @@ CollectiveCost Prices::collective(const Collective& collective, int rank) const 
   CollectiveCost cost;
   if (group.size <= 1) return cost;
   if (collective.carrier == Carrier::copy_engines) return by_copies(collective, group.size);
-  const auto shares = tier_share(cluster_, group_of_rank(group.size, group.stride, rank), collective.kind);
-  if (!shares) return cost;
-  cost.tier = farthest(*shares);
+  const auto curve = collective_curve(calibration_.collectives, cluster_, collective.kind,
+                                      group_of_rank(group.size, group.stride, rank));
+  if (!curve) return cost;
   const double bytes = as_double(std::max(collective.full_size, collective.receive_size).count);
-  // The calibration's curve for this many ranks over this tier; else the nearest one, scaled by steps and bus factor.
-  const CollectivePrice* nearest = nullptr;
-  for (const CollectivePrice& price : calibration_.collectives) {
-    if (price.kind != collective.kind || price.tier != cost.tier) continue;
-    if (!nearest || std::abs(price.ranks - group.size) < std::abs(nearest->ranks - group.size)) nearest = &price;
-  }
-  double seconds = 0;
-  if (nearest) {
-    const double longer = steps(collective.kind, group.size) / steps(collective.kind, nearest->ranks);
-    const double wider = bus_factor(collective.kind, group.size) / bus_factor(collective.kind, nearest->ranks);
-    std::vector<CollectivePrice::Piece> pieces = nearest->pieces;
-    for (auto& piece : pieces) {
-      piece.latency_s *= collective.kind == CollectiveKind::all_to_all ? 1 : 0.5 + 0.5 * longer;
-      piece.bytes_per_s /= wider;
-    }
-    // Measured points count where this very size of group was measured.
-    seconds = nearest->ranks == group.size ? collective_seconds(*nearest, bytes) : collective_seconds(pieces, bytes);
-    cost.evidence = nearest->ranks == group.size ? nearest->provenance.evidence : Evidence::extrapolated;
-  } else {
-    // No curve: a share of the busiest tier's published bandwidth, and a hop's latency a step.
-    const double wire = bus_factor(collective.kind, group.size) * bytes;
-    for (const Tier tier : {Tier::nvlink, Tier::pcie, Tier::nic, Tier::spine}) {
-      const double bandwidth = bandwidth_per_gpu(cluster_, tier).count;
-      if (shares->load(tier) > 0 && bandwidth > 0)
-        seconds = std::max(seconds, wire * shares->load(tier) / (share_of_links_without_curve * bandwidth));
-    }
-    seconds += 8e-6 + steps(collective.kind, group.size) * hop_latency(cluster_, cost.tier).count;
-  }
-  const double wire = bus_factor(collective.kind, group.size) * bytes;
+  const double seconds = curve->seconds(bytes);
+  cost.tier = curve->farthest;
+  cost.evidence = curve->evidence;
+  const double wire = sent_per_byte(collective.kind, group.size) * bytes;
   for (const Tier tier : {Tier::nvlink, Tier::pcie, Tier::nic, Tier::spine}) {
     const double bandwidth = bandwidth_per_gpu(cluster_, tier).count;
-    const double load = shares->load(tier);
+    const double load = curve->shares.load(tier);
     if (load <= 0 || seconds <= 0) continue;
     cost.demand[static_cast<std::size_t>(tier)] =
         bandwidth > 0 ? std::min(1.0, wire * load / seconds / (0.9 * bandwidth)) : 1.0;

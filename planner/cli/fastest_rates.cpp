@@ -36,23 +36,6 @@ double above_rule(const std::vector<std::pair<double, double>>& points, Rule rul
   return most;
 }
 
-/// The highest bus bandwidth of any curve over the published bandwidth of its tier, by kind.
-LinkPeaks fastest_links(const Calibration& calibration, const ClusterSpec& cluster) {
-  LinkPeaks links;
-  links.without_curve = share_of_links_without_curve;
-  for (const CollectivePrice& price : calibration.collectives) {
-    const double published = bandwidth_per_gpu(cluster, price.tier).count;
-    if (published <= 0 || price.ranks < 2) continue;
-    const double sent = sent_per_byte(price.kind, price.ranks);
-    double& fastest = links.by_curve[static_cast<std::size_t>(price.kind)][static_cast<std::size_t>(price.tier)];
-    const double above =
-        above_rule(price.points, [&](double bytes) { return collective_seconds(price.pieces, bytes); });
-    for (const CollectivePrice::Piece& piece : price.pieces)
-      fastest = std::max(fastest, piece.bytes_per_s * sent / published * above);
-  }
-  return links;
-}
-
 /// Copies of any kind and size, and the host's optimizer.
 HostPeaks fastest_host(const Calibration& calibration) {
   HostPeaks host{calibration.copy_bytes_per_s, calibration.host.cpu_adam_s_per_element};
@@ -66,14 +49,14 @@ HostPeaks fastest_host(const Calibration& calibration) {
 
 }  // namespace
 
-PeakRates fastest_rates(const Calibration& calibration, const ClusterSpec& cluster) {
+PeakRates fastest_rates(const Calibration& calibration) {
   PeakRates rates;
   rates.matrix_flops_per_s = fastest_products(calibration);
   for (const auto* attention : {&calibration.attention.forward, &calibration.attention.backward})
     for (const AttentionPrice::Rate& rate : *attention)
       rates.matrix_flops_per_s = std::max(rates.matrix_flops_per_s, rate.flops_per_s);
   rates.fp32_flops_per_s = calibration.gemm.fp32_flops_per_s;
-  rates.links = fastest_links(calibration, cluster);
+  rates.links.calibrated = calibration.collectives;
   rates.host = fastest_host(calibration);
   return rates;
 }

@@ -7,6 +7,6 @@
 
 namespace plimsoll {
 
-PeakRates fastest_rates(const Calibration& calibration, const ClusterSpec& cluster);
+PeakRates fastest_rates(const Calibration& calibration);
 
 }  // namespace plimsoll

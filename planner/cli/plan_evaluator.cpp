@@ -370,9 +370,9 @@ Evaluator plan_evaluator(const Calibration& calibration) {
   };
 }
 
-SearchOptions search_options(const Calibration& calibration, const ClusterSpec& cluster) {
+SearchOptions search_options(const Calibration& calibration) {
   SearchOptions options;
-  options.peaks = fastest_rates(calibration, cluster);
+  options.peaks = fastest_rates(calibration);
   options.outline = [&calibration](const Scenario& scenario, OutlineOf what) {
     return outline_of(scenario, what, calibration);
   };

@@ -13,6 +13,6 @@ Evaluator plan_evaluator(const Calibration& calibration);
 
 /// What the prices of a calibration allow a search to assume, and outlines from short models.
 /// @param calibration must outlive them
-SearchOptions search_options(const Calibration& calibration, const ClusterSpec& cluster);
+SearchOptions search_options(const Calibration& calibration);
 
 }  // namespace plimsoll

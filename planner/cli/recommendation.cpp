@@ -209,7 +209,7 @@ Recommendation recommend(const Inputs& inputs, const Calibration& calibration, c
   result.asked = asked_of(inputs);
   result.global_batch = options.global_batch > 0 ? options.global_batch : inputs.report().global_batch;
   result.time_source = fmt::format("simulated with the prices of {}", calibration.name);
-  SearchOptions search = search_options(calibration, result.asked.cluster);
+  SearchOptions search = search_options(calibration);
   search.budget_s = share_of_the_search * options.budget_s;
   search.accept_tight = options.accept_tight;
   search.runners_up = options.top - 1;

@@ -4,33 +4,14 @@
 
 #include <algorithm>
 
-#include "planner/search/held_parameters.hpp"
+#include "planner/spec/held_parameters.hpp"
 #include "planner/spec/trained.hpp"
 
 namespace plimsoll {
 namespace {
 
-/// Weights that every token is multiplied with.
-bool is_product(Role role) {
-  switch (role) {
-    case Role::head:
-    case Role::q:
-    case Role::k:
-    case Role::v:
-    case Role::o:
-    case Role::q_a:
-    case Role::q_b:
-    case Role::kv_a:
-    case Role::kv_b:
-    case Role::gate:
-    case Role::up:
-    case Role::down:
-    case Role::shared_gate:
-    case Role::shared_up:
-    case Role::shared_down: return true;
-    default: return false;
-  }
-}
+/// Weights that every token is multiplied with, forwards and backwards.
+bool is_product(Role role) { return is_linear(role) && !is_indexer(role); }
 
 struct Held {
   std::int64_t dense = 0, expert = 0;
@@ -184,16 +165,20 @@ void PlanBounds::bound_compute(const ModelSpec& model, const PeakRates& peaks, c
 void PlanBounds::bound_exchange(const ModelSpec& model, const ClusterSpec& cluster, const PeakRates& peaks,
                                 const Plan& plan) {
   if (plan.expert_parallel <= 1 || !rows_are_even(plan)) return;
-  std::int64_t rows = 0;
-  for (const LayerSpec& layer : model.layers)
-    if (layer.moe) rows += layer.moe->top_k;
-  const std::int64_t sent = 4 * rows * model.hidden * size_of(plan.compute_dtype());
-  const double seconds =
-      static_cast<double>(sent) *
-      least_seconds_per_byte(cluster, peaks.links, CollectiveKind::all_to_all, {plan.expert_parallel, 1, 0});
+  std::int64_t rows = 0, mixtures = 0;
+  for (const LayerSpec& layer : model.layers) {
+    if (!layer.moe) continue;
+    rows += layer.moe->top_k;
+    ++mixtures;
+  }
+  constexpr std::int64_t exchanges = 4;  // rows to the experts and back, in the forward and in the backward
+  const std::int64_t sent = exchanges * rows * model.hidden * size_of(plan.compute_dtype());
+  const LeastSeconds least = peaks.links.least(cluster, CollectiveKind::all_to_all, {plan.expert_parallel, 1, 0});
+  const double seconds = static_cast<double>(sent) * least.s_per_byte;
   // Nothing runs between a layer's rows and its experts; the reference runtime splits them to hide some of it.
   const bool with_compute = plan.engine == Engine::deepspeed;
   seconds_per_token_ = with_compute ? seconds_per_token_ + seconds : std::max(seconds_per_token_, seconds);
+  if (with_compute) exchange_latency_s_ = static_cast<double>(exchanges * mixtures) * least.latency_s;
 }
 
 Bytes PlanBounds::device_memory(std::int64_t micro_batch) const {
@@ -201,8 +186,8 @@ Bytes PlanBounds::device_memory(std::int64_t micro_batch) const {
 }
 
 double PlanBounds::step_seconds(std::int64_t micro_batch, std::int64_t accumulation) const {
-  const double layers =
-      seconds_per_token_ * static_cast<double>(micro_batch * sequence_) * static_cast<double>(accumulation);
+  const double micro_batch_s = seconds_per_token_ * static_cast<double>(micro_batch * sequence_) + exchange_latency_s_;
+  const double layers = micro_batch_s * static_cast<double>(accumulation);
   const double micro_batches =
       std::max(layers + communication_.beside_compute(accumulation), communication_.step_seconds(accumulation));
   return micro_batches + after_layers_s_;

@@ -31,7 +31,7 @@ namespace plimsoll {
 struct PeakRates {
   double matrix_flops_per_s = 0;  ///< of 16-bit types
   double fp32_flops_per_s = 0;
-  LinkPeaks links;
+  LinkPrices links;
   HostPeaks host;
 };
 
@@ -69,8 +69,9 @@ class PlanBounds {
 
   std::int64_t sequence_ = 0;
   Bytes states_, host_, bytes_per_token_;
-  double seconds_per_token_ = 0;  ///< of the layers
-  double after_layers_s_ = 0;     ///< when all have been run, the device waits for the host's optimizer
+  double seconds_per_token_ = 0;   ///< of the layers
+  double exchange_latency_s_ = 0;  ///< of a micro-batch, of exchanges on the stream that computes
+  double after_layers_s_ = 0;      ///< when all have been run, the device waits for the host's optimizer
   CommunicationBound communication_;
 };
 

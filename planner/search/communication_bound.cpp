@@ -2,9 +2,10 @@
 #include "planner/search/communication_bound.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
-#include "planner/search/held_parameters.hpp"
+#include "planner/spec/held_parameters.hpp"
 #include "planner/spec/trained.hpp"
 
 namespace plimsoll {
@@ -16,6 +17,8 @@ struct MeshElements {
   double gathered = 0;   ///< of these, what stage 3 does not keep whole
   double in_layers = 0;  ///< of these, what the backward needs again
   double largest_layer = 0;
+  double largest = 0;  ///< parameter
+  int layers = 0;      ///< that hold some
 };
 
 MeshElements elements_of(const ModelSpec& model, const Plan& plan, bool of_experts) {
@@ -30,6 +33,7 @@ MeshElements elements_of(const ModelSpec& model, const Plan& plan, bool of_exper
     if (local != of_experts) continue;
     const auto numel = static_cast<double>(parameter.numel) / (local ? plan.expert_parallel : 1);
     sum.all += numel;
+    sum.largest = std::max(sum.largest, numel);
     if (parameter.numel / (local ? plan.expert_parallel : 1) <= plan.zero.stage3_param_persistence_threshold) continue;
     sum.gathered += numel;
     if (parameter.layer < 0) continue;
@@ -37,38 +41,22 @@ MeshElements elements_of(const ModelSpec& model, const Plan& plan, bool of_exper
     layers[parameter.layer] += numel;
   }
   for (const auto& [layer, elements] : layers) sum.largest_layer = std::max(sum.largest_layer, elements);
+  sum.layers = static_cast<int>(layers.size());
   return sum;
 }
 
+/// How many collectives carry that many elements, none of them more than `most`.
+double collectives_of(double elements, double most) { return std::ceil(elements / std::max(1.0, most)); }
+
 }  // namespace
 
-double sent_per_byte(CollectiveKind kind, int ranks) {
-  constexpr Bytes large{std::int64_t{1} << 40};  // next to which rounding does not count
-  return wire_bytes(kind, large, ranks) / large;
+LeastSeconds LinkPrices::least(const ClusterSpec& cluster, CollectiveKind kind, const GroupShape& group) const {
+  if (!calibrated) return least_by_published_links(cluster, kind, group);
+  const auto curve = collective_curve(*calibrated, cluster, kind, group);
+  return curve ? curve->least() : LeastSeconds{};
 }
 
-double least_seconds_per_byte(const ClusterSpec& cluster, const LinkPeaks& peaks, CollectiveKind kind,
-                              const GroupShape& group) {
-  if (group.size <= 1) return 0;
-  const auto shares = tier_share(cluster, group, kind);
-  if (!shares) return 0;
-  const double sent = sent_per_byte(kind, group.size);
-  for (const Tier tier : {Tier::spine, Tier::nic, Tier::pcie, Tier::nvlink}) {
-    if (shares->of(tier) <= 0) continue;
-    const double share = peaks.by_curve[static_cast<std::size_t>(kind)][static_cast<std::size_t>(tier)];
-    const double bandwidth = bandwidth_per_gpu(cluster, tier).count;
-    if (share > 0 && bandwidth > 0) return sent / (share * bandwidth);
-    break;
-  }
-  double slowest = 0;
-  for (const Tier tier : {Tier::spine, Tier::nic, Tier::pcie, Tier::nvlink}) {
-    const double bandwidth = bandwidth_per_gpu(cluster, tier).count * peaks.without_curve;
-    if (bandwidth > 0) slowest = std::max(slowest, sent * shares->load(tier) / bandwidth);
-  }
-  return slowest;
-}
-
-CommunicationBound::CommunicationBound(const ModelSpec& model, const ClusterSpec& cluster, const LinkPeaks& links,
+CommunicationBound::CommunicationBound(const ModelSpec& model, const ClusterSpec& cluster, const LinkPrices& links,
                                        const HostPeaks& host, const Plan& plan) {
   if (trains_in_part(plan) || plan.engine == Engine::plimsoll) return;
   const bool deepspeed = plan.engine == Engine::deepspeed;
@@ -81,8 +69,10 @@ CommunicationBound::CommunicationBound(const ModelSpec& model, const ClusterSpec
     GroupShape shape{plan.world_size, 1, 0};
     if (of_experts) shape = {plan.expert_data_parallel(), plan.expert_parallel, 0};
     if (plan.engine == Engine::fsdp2) shape = {plan.world_size / plan.fsdp.replicate, 1, 0};
-    const auto seconds = [&](CollectiveKind kind, double bytes) {
-      return bytes * least_seconds_per_byte(cluster, links, kind, shape);
+    if (elements.all <= 0) continue;
+    const auto seconds = [&](CollectiveKind kind, double bytes, double collectives) {
+      const LeastSeconds least = links.least(cluster, kind, shape);
+      return collectives * least.latency_s + bytes * least.s_per_byte;
     };
     const bool copies = stage > 0 && stage < 3 && plan.offload.optimizer != OffloadDevice::none;
     if (copies && host.copy_bytes_per_s > 0) {
@@ -93,27 +83,31 @@ CommunicationBound::CommunicationBound(const ModelSpec& model, const ClusterSpec
       copies_.once_s += master * own / host.copy_bytes_per_s;
     }
     OfGroup& group = groups_[static_cast<std::size_t>(of_experts)];
-    const double gather_all = seconds(CollectiveKind::all_gather, computed * elements.all);
+    const ZeroOptions& zero = plan.zero;
     // Stages 1 and 2 all-reduce, or reduce to one rank after another; both send at least what a reduce-scatter does.
-    const double all_reduce = seconds(CollectiveKind::all_reduce, communicated * elements.all);
-    const double reduction = std::min(all_reduce, seconds(CollectiveKind::broadcast, communicated * elements.all));
+    const double buckets =
+        stage == 0 ? 1 : collectives_of(elements.all, static_cast<double>(zero.reduce_bucket_size) + elements.largest);
+    const double all_reduce = seconds(CollectiveKind::all_reduce, communicated * elements.all, buckets);
+    const double reduction =
+        std::min(all_reduce, seconds(CollectiveKind::broadcast, communicated * elements.all, buckets));
     if (plan.engine == Engine::fsdp2) {
-      const double again = plan.fsdp.reshard_after_forward ? elements.in_layers : 0;
-      group.each_s = seconds(CollectiveKind::all_gather, computed * (elements.all + again));
+      const bool again = plan.fsdp.reshard_after_forward;
+      group.each_s = seconds(CollectiveKind::all_gather, computed * (elements.all + (again ? elements.in_layers : 0)),
+                             elements.layers * (again ? 2 : 1));
     } else if (stage == 0) {
       group.once_s = all_reduce;
     } else if (stage < 3) {
-      group.once_s = gather_all + (stage == 1 ? reduction : 0);
+      group.once_s = seconds(CollectiveKind::all_gather, computed * elements.all, 1) + (stage == 1 ? reduction : 0);
       group.each_s = stage == 2 ? reduction : 0;
     } else {
-      const ZeroOptions& zero = plan.zero;
+      const double prefetch = static_cast<double>(zero.stage3_prefetch_bucket_size) + elements.largest_layer;
       const double kept = static_cast<double>(zero.stage3_max_reuse_distance) +
-                          static_cast<double>(zero.stage3_max_live_parameters) +
-                          static_cast<double>(zero.stage3_prefetch_bucket_size) + elements.largest_layer;
-      const double again = std::max(0.0, elements.in_layers - kept);
-      const double gathers = seconds(CollectiveKind::all_gather, computed * (elements.gathered + again));
+                          static_cast<double>(zero.stage3_max_live_parameters) + prefetch;
+      const double gathered = elements.gathered + std::max(0.0, elements.in_layers - kept);
+      const double gathers = seconds(CollectiveKind::all_gather, computed * gathered,
+                                     collectives_of(gathered, prefetch + elements.largest));
       group.each_s =
-          gathers + std::min(all_reduce, seconds(CollectiveKind::reduce_scatter, communicated * elements.all));
+          gathers + std::min(all_reduce, seconds(CollectiveKind::reduce_scatter, communicated * elements.all, buckets));
     }
   }
 }

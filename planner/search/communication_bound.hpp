@@ -1,5 +1,6 @@
 // How long do a step's collectives take at least?  Those of one group run one after another, as a communicator's kernels do, so
-// a step is no shorter than the collectives of any one group, each at the most that its links are known to carry.
+// a step is no shorter than the collectives of any one group, each by the straight line that its price nowhere goes below:
+// latency for each, and the rest by bytes.
 //
 // Full sizes of what is sent for the P trained parameters of a mesh (dense ones: all ranks; experts that are held locally: the
 // ranks that hold the same), a bytes an element of the computing type, c of the communicated one:
@@ -12,6 +13,8 @@
 //   fsdp2          all-gather a P, and a P" where resharded         (its reduction is left out)
 // P' leaves out what stage 3 keeps whole, P" also what is outside the layers.  K is what may stay gathered from the forward to the
 // backward: reuse distance, live limit and a prefetch, and the largest layer.
+// As many collectives they are at least: one, and more where no one takes more than a bucket and the parameter that goes beyond
+// it (reduce_bucket_size), a prefetch and the largest layer (stage 3's gathers), or a layer (fsdp2).
 // DeepSpeed without overlap_comm sends on the stream that computes: there all groups add to the layers' time, as exchanges
 // of experts do with it or without, since nothing runs between a layer's rows and its experts.  On that stream stages 1 and 2
 // also copy what an optimizer on the host needs: in the end of a step this rank's part of the gradients in the master's type,
@@ -21,19 +24,18 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <vector>
 
+#include "planner/spec/collective_curve.hpp"
 #include "planner/spec/scenario.hpp"
-#include "planner/spec/topology.hpp"
 
 namespace plimsoll {
 
-inline constexpr std::size_t collective_kind_count = 5;
-
-/// What no collective of the evaluator exceeds.
-struct LinkPeaks {
-  /// By kind and farthest tier: bus bandwidth over the tier's published one, where curves are known; 0: none is.
-  std::array<std::array<double, tier_count>, collective_kind_count> by_curve{};
-  double without_curve = 1;  ///< the same share of the busiest tier's bandwidth
+/// What no collective of the evaluator takes less than.
+struct LinkPrices {
+  std::optional<std::vector<CollectivePrice>> calibrated;  ///< none: the links' published bandwidth, without latency
+  LeastSeconds least(const ClusterSpec& cluster, CollectiveKind kind, const GroupShape& group) const;
 };
 
 /// What no copy and no update of the evaluator exceeds; 0: not known.
@@ -42,18 +44,11 @@ struct HostPeaks {
   double update_s_per_element = 0;  ///< of an optimizer on the host
 };
 
-/// What a rank sends of each byte of a collective's full size.
-double sent_per_byte(CollectiveKind kind, int ranks);
-
-/// A collective of full size S takes S times this, at least.
-double least_seconds_per_byte(const ClusterSpec& cluster, const LinkPeaks& peaks, CollectiveKind kind,
-                              const GroupShape& group);
-
 class CommunicationBound {
  public:
   CommunicationBound() = default;
   /// @param plan its micro-batch and accumulation do not matter
-  CommunicationBound(const ModelSpec& model, const ClusterSpec& cluster, const LinkPeaks& links, const HostPeaks& host,
+  CommunicationBound(const ModelSpec& model, const ClusterSpec& cluster, const LinkPrices& links, const HostPeaks& host,
                      const Plan& plan);
 
   /// Of the group with most to send.

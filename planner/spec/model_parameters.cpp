@@ -184,6 +184,10 @@ const MoeSpec* moe_of(const ModelSpec& model, const ParameterDecl& parameter) {
 
 }  // namespace
 
+std::int64_t active_numel(const ModelSpec& model, const ParameterDecl& parameter) {
+  return parameter.expert ? active_share(parameter, *moe_of(model, parameter)) : parameter.numel;
+}
+
 std::vector<ParameterDecl> list_parameters(const ModelSpec& model, const ModelFamily& family) {
   return ParameterList(model, family).list();
 }
@@ -193,13 +197,8 @@ ParameterCounts count_parameters(const ModelSpec& model) {
   std::int64_t embedding = 0, head = 0;
   for (const ParameterDecl& parameter : model.parameters) {
     counts.total += parameter.numel;
-    if (parameter.expert) {
-      counts.expert += parameter.numel;
-      counts.active += active_share(parameter, *moe_of(model, parameter));
-      continue;
-    }
-    counts.dense += parameter.numel;
-    counts.active += parameter.numel;
+    counts.active += active_numel(model, parameter);
+    (parameter.expert ? counts.expert : counts.dense) += parameter.numel;
     if (parameter.role == Role::embedding) embedding += parameter.numel;
     if (parameter.role == Role::head || parameter.role == Role::head_bias) head += parameter.numel;
   }

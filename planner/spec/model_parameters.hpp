@@ -13,4 +13,7 @@ namespace plimsoll {
 /// each size on its own fits int64 as long as every dimension lies within its limit (planner/spec/limits.hpp).
 std::vector<ParameterDecl> list_parameters(const ModelSpec& model, const ModelFamily& family);
 
+/// Of a parameter's elements those that one token passes: of an expert's, top_k of the experts.
+std::int64_t active_numel(const ModelSpec& model, const ParameterDecl& parameter);
+
 }  // namespace plimsoll

@@ -4,34 +4,10 @@
 #include <algorithm>
 #include <string_view>
 
+#include "planner/spec/held_parameters.hpp"
+
 namespace plimsoll {
 namespace {
-
-bool is_linear(Role role) {
-  switch (role) {
-    case Role::q:
-    case Role::k:
-    case Role::v:
-    case Role::o:
-    case Role::q_a:
-    case Role::q_b:
-    case Role::kv_a:
-    case Role::kv_b:
-    case Role::gate:
-    case Role::up:
-    case Role::down:
-    case Role::shared_gate:
-    case Role::shared_up:
-    case Role::shared_down:
-    case Role::shared_expert_gate:
-    case Role::output_gate:
-    case Role::index_q:
-    case Role::index_k:
-    case Role::index_weights:
-    case Role::head: return true;
-    default: return false;
-  }
-}
 
 /// True if the pieces between the pattern's stars stand in the name in this order.
 bool is_found(std::string_view pattern, std::string_view name) {

@@ -8,6 +8,7 @@
 
 #include "planner/step/engines/engines.hpp"
 #include "planner/step/groups.hpp"
+#include "planner/step/model_flops.hpp"
 
 namespace plimsoll {
 
@@ -45,22 +46,6 @@ bool routed(const BufferDecl& buffer) {
     if (symbol == Symbol::rows || symbol == Symbol::padded_rows) return true;
   }
   return false;
-}
-
-/// Forward and backward of the model alone: twice the active matmul weights and the causal half of attention per token,
-/// three times that with backward.
-double model_flops(const Scenario& scenario) {
-  const ParameterCounts counts = count_parameters(scenario.model);
-  const auto tokens = static_cast<double>(scenario.plan.tokens() * scenario.plan.gradient_accumulation);
-  const std::int64_t weights = scenario.model.tied_embeddings ? counts.active : counts.active_without_embedding;
-  double attention = 0;
-  for (const LayerSpec& layer : scenario.model.layers) {
-    const std::int64_t values =
-        layer.attention.value_head_dim > 0 ? layer.attention.value_head_dim : layer.attention.head_dim;
-    attention += static_cast<double>(layer.attention.q_heads * (layer.attention.head_dim + values)) *
-                 static_cast<double>(scenario.plan.sequence);
-  }
-  return 3 * tokens * (2 * static_cast<double>(weights) + attention);
 }
 
 /// The routing moves the sizes of routed buffers from rank to rank, so that they are no part of the digest; how much room the

@@ -80,7 +80,7 @@ void same_as_exhaustive(benchmark::State& state, const Asked& asked) {
   const Calibration calibration = *load_calibration("", scenario.cluster);
   const Space space(scenario, asked.global_batch);
   const Evaluator evaluate = plan_evaluator(calibration);
-  SearchOptions options = search_options(calibration, scenario.cluster);
+  SearchOptions options = search_options(calibration);
   options.budget_s = 3600;
   options.want_front = false;
   SearchResult result;

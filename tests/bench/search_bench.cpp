@@ -72,7 +72,7 @@ BENCHMARK(bound_only)->Unit(benchmark::kMillisecond);
 ///   cores is half of that
 void search(benchmark::State& state, const Scenario& scenario, std::int64_t global_batch, double cores_s) {
   const Calibration calibration = *load_calibration("", scenario.cluster);
-  SearchOptions options = search_options(calibration, scenario.cluster);
+  SearchOptions options = search_options(calibration);
   options.budget_s = 120;
   options.want_front = false;
   std::stop_source ended;

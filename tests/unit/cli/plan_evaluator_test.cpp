@@ -53,7 +53,7 @@ class PlanEvaluator : public testing::Test {
         }
       }
     }
-    SearchOptions options = search_options(calibration, asked.cluster);
+    SearchOptions options = search_options(calibration);
     options.budget_s = 600;
     options.want_front = false;
     const SearchResult found = search_plans(space, evaluate, options);
@@ -113,7 +113,7 @@ TEST_F(PlanEvaluator, accumulation_takes_no_more_time_a_token) {
 
 // What is known of a micro-batch's layers counts for larger ones, too.
 TEST_F(PlanEvaluator, layers_take_no_less_of_a_larger_micro_batch) {
-  const SearchOptions options = search_options(calibration, scenario({}).cluster);
+  const SearchOptions options = search_options(calibration);
   for (const char* stage : {"zero.stage=1", "zero.stage=3"}) {
     for (const char* recompute : {"recompute=none", "recompute=full"}) {
       for (const char* sequence : {"sequence=128", "sequence=1024"}) {
@@ -140,10 +140,10 @@ TEST_F(PlanEvaluator, takes_no_less_for_many_micro_batches_than_the_closed_form)
         const Scenario plan = scenario(
             {stage, overlap, "sequence=2048", "gradient_accumulation=" + std::to_string(accumulation)}, 141, true);
         SCOPED_TRACE(write_plan_json(plan.plan));
-        const PlanBounds bounds(plan.model, plan.cluster, fastest_rates(calibration, plan.cluster), plan.plan);
+        const PlanBounds bounds(plan.model, plan.cluster, fastest_rates(calibration), plan.plan);
         const Evaluated whole = plan_evaluator(calibration)(plan, endless);
         EXPECT_LE(bounds.step_seconds(1, accumulation), whole.step_time_s);
-        const LayersTime layers = search_options(calibration, plan.cluster).outline(plan, OutlineOf::layers).layers;
+        const LayersTime layers = search_options(calibration).outline(plan, OutlineOf::layers).layers;
         EXPECT_LE(layers.longest_s() * accumulation, whole.step_time_s);
         const StepProgram program = build(plan).program;
         const double on_the_clock = to_seconds(simulate_step(program, plan.cluster, calibration).step_time);
@@ -167,7 +167,7 @@ TEST_F(PlanEvaluator, lets_the_search_find_what_evaluating_all_finds_by_short_mo
 }
 
 TEST_F(PlanEvaluator, concludes_from_short_models_no_more_than_the_whole_plan_takes) {
-  const SearchOptions options = search_options(calibration, scenario({}).cluster);
+  const SearchOptions options = search_options(calibration);
   for (const char* stage : {"zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"}) {
     for (const char* offload : {"offload.optimizer=none", "offload.optimizer=cpu"}) {
       for (const char* recompute : {"recompute=none", "recompute=full", R"(recompute={"every": 2})"}) {
@@ -199,7 +199,7 @@ TEST_F(PlanEvaluator, estimates_a_step_from_short_models) {
   InputOptions inputs;
   inputs.model = longer.path();
   inputs.cluster = "2xh200";
-  const SearchOptions options = search_options(calibration, scenario({}).cluster);
+  const SearchOptions options = search_options(calibration);
   for (const char* stage : {"zero.stage=0", "zero.stage=1", "zero.stage=2", "zero.stage=3"}) {
     for (const char* recompute : {"recompute=none", "recompute=full", R"(recompute={"every": 2})"}) {
       for (const char* accumulation : {"gradient_accumulation=1", "gradient_accumulation=5"}) {

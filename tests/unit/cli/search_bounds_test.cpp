@@ -80,7 +80,7 @@ TEST(SearchBounds, never_exceed_the_simulated_step) {
     ++compared;
     offloaded += scenario.plan.offload.optimizer != OffloadDevice::none;
     const Calibration calibration = *load_calibration("", scenario.cluster);
-    const SearchOptions options = search_options(calibration, scenario.cluster);
+    const SearchOptions options = search_options(calibration);
     const PlanBounds bounds(scenario.model, scenario.cluster, options.peaks, scenario.plan);
     const std::int64_t accumulation = scenario.plan.gradient_accumulation;
     const LayersTime layers = options.outline(scenario, OutlineOf::layers).layers;
@@ -113,7 +113,7 @@ TEST(SearchBounds, never_exceed_what_a_plan_takes_that_trains_a_part) {
         ++compared;
         const Scenario scenario = inputs.scenario();
         const Calibration calibration = *load_calibration("", scenario.cluster);
-        const PeakRates peaks = search_options(calibration, scenario.cluster).peaks;
+        const PeakRates peaks = search_options(calibration).peaks;
         const PlanBounds bounds(scenario.model, scenario.cluster, peaks, scenario.plan);
         const Ledger ledger = evaluate(scenario).ledger;
         const std::string words = std::string(engine) + " " + part + " " + other;
@@ -135,7 +135,7 @@ TEST(SearchBounds, what_a_step_takes_beyond_its_layers_grows_no_faster_than_its_
     Scenario& scenario = *drawn;
     ++compared;
     const Calibration calibration = *load_calibration("", scenario.cluster);
-    const SearchOptions options = search_options(calibration, scenario.cluster);
+    const SearchOptions options = search_options(calibration);
     ASSERT_TRUE(options.larger_steps_bound);
     double before = std::numeric_limits<double>::infinity();
     for (const int micro : {1, 2, 3, 4, 6, 9}) {
