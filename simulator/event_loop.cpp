@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "planner/base/give_up.hpp"
 #include "simulator/summary.hpp"
 
 namespace plimsoll {
@@ -49,6 +50,7 @@ Timeline& EventLoop::run(double sag) {
       c = i;
     }
     if (best == never) break;
+    give_up_if_unwanted();
     now_ = best;
     step(c, classes_[c].earliest_lane);
   }

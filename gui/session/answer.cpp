@@ -4,6 +4,7 @@
 #include <future>
 #include <utility>
 
+#include "planner/base/give_up.hpp"
 #include "planner/base/machine_error.hpp"
 #include "planner/spec/read_calibration.hpp"
 
@@ -15,7 +16,6 @@ constexpr Bytes least_tensor{1 << 20};
 
 /// What follows from the program and the ledger, beside them.
 void derive(Answer& answer, const Evaluation& evaluation) {
-  answer.phases = categories_by_phase(evaluation.rank_program(), evaluation.ledger.replay);
   answer.live = live_at_peak(evaluation.rank_program(), evaluation.ledger.replay, least_tensor);
   answer.volume = account_volume(evaluation.program, evaluation.rank_program(), evaluation.scenario.cluster);
   answer.loads = loads_of(answer.volume, evaluation.scenario.cluster);
@@ -44,6 +44,7 @@ std::shared_ptr<Answer> with_controls(const Answer& quick, ControlStates control
 
 AnswerPtr with_ledger(const Answer& quick, const std::shared_ptr<Evaluation>& evaluation, ControlStates controls) {
   auto answer = with_controls(quick, std::move(controls));
+  answer->phases = categories_by_phase(evaluation->rank_program(), evaluation->ledger.replay);
   derive(*answer, *evaluation);
   answer->evaluation = evaluation;
   answer->ledger = {evaluation, &evaluation->ledger};
@@ -104,7 +105,9 @@ AnswerPtr answer_quickly(const ScenarioText& text, std::uint64_t generation) {
   Ledger& ledger = evaluation.ledger;
   ledger.capacity = evaluation.context.capacity;
   ledger.outside = evaluation.context.outside;
-  ledger.replay = replay_sizes(evaluation.rank_program());
+  SizeReplay sizes = replay_sizes(evaluation.rank_program());
+  ledger.replay = std::move(sizes.replay);
+  answer->phases = std::move(sizes.categories);
   const Bytes peak = ledger.replay.allocated_peak;
   ledger.allocated_peak = {peak, {peak, peak}, evaluation.context.allocated_evidence, {peak, peak}};
   ledger.peak_phase = ledger.replay.peak_phase;
@@ -130,7 +133,9 @@ AnswerPtr settle(const Answer& quick) {
 
 AnswerPtr simulate(const Answer& settled) { return with_step(settled, simulate_program(*settled.evaluation)); }
 
-void settle_and_simulate(const Answer& quick, const std::function<bool(AnswerPtr)>& next) {
+void settle_and_simulate(const Answer& quick, const std::stop_token& overtaken,
+                         const std::function<bool(AnswerPtr)>& next) {
+  const Wanted wanted(overtaken);
   if (quick.has_errors()) {
     next(settle(quick));
     return;
@@ -139,7 +144,10 @@ void settle_and_simulate(const Answer& quick, const std::function<bool(AnswerPtr
   constexpr auto beside =
       std::launch::async | std::launch::deferred;  // on this thread where there is no other to be had
   auto controls = std::async(beside, [&] { return states_of(*quick.inputs, quick.text, true); });
-  auto step = std::async(beside, [&] { return simulate_program(*evaluation); });
+  auto step = std::async(beside, [&] {
+    const Wanted this_too(overtaken);
+    return simulate_program(*evaluation);
+  });
   evaluation->ledger = make_ledger(evaluation->rank_program(), evaluation->context);
   const AnswerPtr settled = with_ledger(quick, evaluation, controls.get());
   if (next(settled)) next(with_step(*settled, step.get()));
@@ -147,6 +155,7 @@ void settle_and_simulate(const Answer& quick, const std::function<bool(AnswerPtr
 
 AnswerPtr find_remedy(const Answer& simulated, const std::stop_token& stop) {
   auto answer = std::make_shared<Answer>(simulated);
+  const Wanted wanted(stop);
   if (simulated.evaluation->ledger.verdict != Verdict::fits)
     answer->remedy = smallest_change(*simulated.inputs, *simulated.evaluation, stop);
   answer->remedy_known = !stop.stop_requested();

@@ -60,7 +60,7 @@ struct Answer {
 
 using AnswerPtr = std::shared_ptr<const Answer>;
 
-/// The first step.
+/// The first step.  Where this thread has a Wanted (planner/base/give_up.hpp), each step ends with GivenUp once it is unwanted.
 AnswerPtr answer_quickly(const ScenarioText& text, std::uint64_t generation);
 /// The same answer without its program, a thousandth of its size: for those that may never be asked for.
 AnswerPtr without_program(const Answer& quick);
@@ -70,7 +70,9 @@ AnswerPtr settle(const Answer& quick);
 AnswerPtr simulate(const Answer& settled);
 /// The second and the third beside each other, since both only read the program.
 /// @param next is called with each; where it returns false there is no further one
-void settle_and_simulate(const Answer& quick, const std::function<bool(AnswerPtr)>& next);
+/// @param overtaken where stop is requested they end with GivenUp
+void settle_and_simulate(const Answer& quick, const std::stop_token& overtaken,
+                         const std::function<bool(AnswerPtr)>& next);
 /// The last: looks for the smallest change where the verdict is not `fits`.
 AnswerPtr find_remedy(const Answer& simulated, const std::stop_token& stop);
 

@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <vector>
+
+#include "planner/base/give_up.hpp"
 
 namespace plimsoll::gui {
 namespace {
@@ -14,6 +18,7 @@ constexpr auto pause_before_settling = std::chrono::milliseconds(30);
 
 /// Step programs are large: answers are remembered up to so many ops in all, about 200 MB.
 constexpr std::size_t most_remembered_ops = 1'000'000;
+constexpr std::size_t bytes_of_op = 200;
 
 /// A step program is some ten thousand small pieces and a few large ones, made and dropped at every edit: memory that has been
 /// given back to the system and is asked for again costs more than the program itself.  Each thread keeps an arena of its own:
@@ -22,7 +27,7 @@ void keep_freed_memory() {
   static const bool done = [] {
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
-    mallopt(M_TOP_PAD, 16 << 20);
+    mallopt(M_TOP_PAD, 64 << 20);  // as large as a heap of an arena, so that none is given back
     return true;
   }();
   static_cast<void>(done);
@@ -39,6 +44,23 @@ std::size_t ops_of(const AnswerPtr& answer) {
   return ops_beside + (evaluation != nullptr ? evaluation->rank_program().ops.size() : 0);
 }
 
+/// Without edits for so long a thread readies itself for the next one.
+constexpr auto idle = std::chrono::milliseconds(100);
+
+/// Takes memory for a program of so many ops and frees it, so that this thread's arena has it when it is needed: the system
+/// gives a page when it is first written, which for the pages of a large program takes longer than to build it.
+/// @param wanted_elsewhere ends it
+template <class Condition>
+void have_at_hand(std::size_t ops, Condition wanted_elsewhere) {
+  constexpr std::size_t piece = 4 << 20, page = 4096;
+  std::vector<std::unique_ptr<char[]>> pieces;
+  for (std::size_t taken = 0; taken < ops * bytes_of_op && !wanted_elsewhere(); taken += piece) {
+    pieces.push_back(std::make_unique_for_overwrite<char[]>(piece));
+    volatile char* bytes = pieces.back().get();
+    for (std::size_t at = 0; at < piece; at += page) bytes[at] = 0;
+  }
+}
+
 }  // namespace
 
 Evaluator::Evaluator(std::function<void(AnswerPtr)> deliver)
@@ -50,12 +72,14 @@ Evaluator::Evaluator(std::function<void(AnswerPtr)> deliver)
 Evaluator::~Evaluator() {
   const std::lock_guard lock(mutex_);
   newer_.request_stop();
+  preparing_elsewhere_.request_stop();
 }
 
 std::uint64_t Evaluator::ask(ScenarioText text) {
   const std::lock_guard lock(mutex_);
   ++counts_.asked;
   if (question_) ++counts_.skipped;
+  if (preparing_ != text) preparing_elsewhere_.request_stop();
   question_ = Question{std::move(text), ++newest_};
   likely_.clear();
   newer_.request_stop();
@@ -98,11 +122,21 @@ bool Evaluator::deliver(const AnswerPtr& answer) {
 }
 
 void Evaluator::answer_newest(const std::stop_token& stop) {
+  std::size_t ops = 0;  // of the last program
+  const auto is_asked = [&] { return question_.has_value(); };
   while (true) {
     Question question;
     {
       std::unique_lock lock(mutex_);
-      if (!asked_.wait(lock, stop, [&] { return question_.has_value(); })) return;
+      if (!asked_.wait_for(lock, stop, idle, is_asked)) {
+        lock.unlock();
+        have_at_hand(ops, [&] {
+          const std::lock_guard look(mutex_);
+          return is_asked() || stop.stop_requested();
+        });
+        lock.lock();
+        if (!asked_.wait(lock, stop, is_asked)) return;
+      }
       question = std::move(*question_);
       question_.reset();
     }
@@ -114,7 +148,12 @@ void Evaluator::answer_newest(const std::stop_token& stop) {
     } else {
       answer = answer_quickly(question.text, question.generation);
     }
-    if (!deliver(answer) || !answer->inputs) continue;
+    if (answer->begun) ops = ops_of(answer);
+    if (!deliver(answer)) {
+      if (!answer->has_errors()) remember(without_program(*answer));  // a drag passes here again
+      continue;
+    }
+    if (!answer->inputs) continue;
     AnswerPtr overtaken;
     {
       const std::lock_guard lock(mutex_);
@@ -147,6 +186,7 @@ void Evaluator::look_ahead(const std::stop_token& stop) {
   while (true) {
     ScenarioText text;
     bool with_program = false;
+    std::stop_token elsewhere;
     {
       std::unique_lock lock(mutex_);
       if (!expected_.wait(lock, stop, [&] { return !likely_.empty(); })) return;
@@ -156,26 +196,45 @@ void Evaluator::look_ahead(const std::stop_token& stop) {
       if (with_program) --programs_to_keep_;
       if (is_known(text)) continue;
       preparing_ = text;
+      preparing_elsewhere_ = std::stop_source();
+      elsewhere = preparing_elsewhere_.get_token();
     }
-    AnswerPtr answer = answer_quickly(text, 0);
-    if (!answer->has_errors()) remember(with_program ? answer : without_program(*answer));
+    AnswerPtr answer;
+    try {
+      const Wanted wanted(elsewhere);
+      answer = answer_quickly(text, 0);
+    } catch (const GivenUp&) {  // there is nothing to remember
+    }
+    if (answer && !answer->has_errors()) remember(with_program ? answer : without_program(*answer));
     const std::lock_guard lock(mutex_);
+    if (!answer) ++counts_.given_up;
     preparing_.reset();
     prepared_.notify_all();
   }
 }
 
-/// @return false if it has become stale
-bool Evaluator::settle_in_steps(AnswerPtr answer) {
+void Evaluator::settle_in_steps(AnswerPtr answer) {
   std::stop_token overtaken;
   {
     const std::lock_guard lock(mutex_);
     if (answer->generation != newest_) {
       ++counts_.stale;
-      return false;
+      return;
     }
     overtaken = newer_.get_token();
   }
+  try {
+    settle_until(overtaken, answer);
+  } catch (const GivenUp&) {
+    if (!answer->has_errors()) remember(without_program(*answer));
+    const std::lock_guard lock(mutex_);
+    ++counts_.stale;
+    ++counts_.given_up;
+  }
+}
+
+/// @param answer becomes what the steps have made of it
+void Evaluator::settle_until(const std::stop_token& overtaken, AnswerPtr& answer) {
   bool newest = true;
   const auto next = [&](AnswerPtr further) {
     answer = std::move(further);
@@ -183,16 +242,15 @@ bool Evaluator::settle_in_steps(AnswerPtr answer) {
     return newest;
   };
   if (!answer->settled) {
-    settle_and_simulate(*AnswerPtr(answer), next);
+    settle_and_simulate(*AnswerPtr(answer), overtaken, next);
   } else if (!answer->step) {
+    const Wanted wanted(overtaken);
     next(simulate(*answer));
   }
-  if (!newest || !answer->evaluation) return false;
+  if (!newest || !answer->evaluation) return;
   remember(answer);
-  if (answer->remedy_known) return true;
-  if (!next(find_remedy(*answer, overtaken))) return false;
-  remember(answer);
-  return true;
+  if (answer->remedy_known) return;
+  if (next(find_remedy(*answer, overtaken))) remember(answer);
 }
 
 void Evaluator::remember(const AnswerPtr& answer) {

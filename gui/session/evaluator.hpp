@@ -1,6 +1,7 @@
 // Who evaluates while the user goes on editing?  Three threads: one gives every newest edit its first answer, the second lets
 // the newest answer settle once edits pause, the third looks ahead at what is likely to be asked next.  An edit carries a
-// generation number; whatever is not of the newest generation when it is done is stale and dropped, and counted.  No Qt here.
+// generation number; whatever is not of the newest generation when it is done is stale and dropped, and counted.  What
+// a newer edit has made needless ends where it is, so that the first answer has the machine to itself.  No Qt here.
 #pragma once
 
 #include <atomic>
@@ -21,6 +22,7 @@ struct EvaluatorCounts {
   std::uint64_t asked = 0;       ///< edits
   std::uint64_t skipped = 0;     ///< overtaken by a newer edit before anything was computed
   std::uint64_t stale = 0;       ///< answers dropped since a newer edit came while they were computed
+  std::uint64_t given_up = 0;    ///< computations ended on the way: of those answers, and of what was looked at ahead
   std::uint64_t delivered = 0;   ///< answers of any step
   std::uint64_t remembered = 0;  ///< edits whose answer, or its first step, was known already
 };
@@ -49,7 +51,8 @@ class Evaluator {
   void answer_newest(const std::stop_token& stop);
   void settle_newest(const std::stop_token& stop);
   void look_ahead(const std::stop_token& stop);
-  bool settle_in_steps(AnswerPtr answer);
+  void settle_in_steps(AnswerPtr answer);
+  void settle_until(const std::stop_token& overtaken, AnswerPtr& answer);
   bool deliver(const AnswerPtr& answer);
   void remember(const AnswerPtr& answer);
   AnswerPtr remembered(const ScenarioText& text, const std::stop_token& stop);
@@ -63,6 +66,7 @@ class Evaluator {
   std::vector<ScenarioText> likely_;       ///< not begun, the next one last
   std::size_t programs_to_keep_ = 0;       ///< for so many of them
   std::optional<ScenarioText> preparing_;  ///< begun
+  std::stop_source preparing_elsewhere_;   ///< stopped when something else is asked
   std::uint64_t newest_ = 0;
   std::stop_source newer_;  ///< stopped when a newer edit comes
   EvaluatorCounts counts_;

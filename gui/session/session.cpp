@@ -94,25 +94,31 @@ void Session::set(const QString& key, const QString& value) {
 }
 
 void Session::expect(const QString& key) {
-  const Control* control = find_control(key.toStdString());
-  if (control == nullptr || is_stale()) return;
-  const ControlState& state = good_->controls.at(control->key);
-  const std::size_t stops = control->values.size(), at = place_of(*control, state.value);
-  if (at == stops) return;
+  if (is_stale()) return;
   std::vector<ScenarioText> likely;
-  const auto add = [&](std::size_t index) {
-    // A value that is not legal is told quickly, so that until the answer settles all are tried.
-    if (index >= stops || !state.refused[index].empty()) return;
-    likely.push_back(text());
-    likely.back().settings[control->key] = control->values[index];
+  /// Adds the stops of a control that are at most so far away, the nearest first.
+  const auto add_stops = [&](const Control& control, std::size_t reach, bool both_ways) {
+    const ControlState& state = good_->controls.at(control.key);
+    const std::size_t stops = control.values.size(), at = place_of(control, state.value);
+    if (at == stops) return;
+    const auto add = [&](std::size_t index) {
+      // A value that is not legal is told quickly, so that until the answer settles all are tried.
+      if (index >= stops || !state.refused[index].empty()) return;
+      likely.push_back(text());
+      likely.back().settings[control.key] = control.values[index];
+    };
+    for (std::size_t far = 1; far <= std::min(reach, stops); ++far) {
+      add(upwards_ ? at + far : at - far);
+      if (both_ways) add(upwards_ ? at - far : at + far);
+    }
   };
   // Until the answer is whole its own figures come first, and a hand goes on as it went.
-  const std::size_t reach = good_->remedy_known ? stops : 1;
-  for (std::size_t far = 1; far <= reach; ++far) {
-    add(upwards_ ? at + far : at - far);
-    if (good_->remedy_known) add(upwards_ ? at - far : at + far);
-  }
-  evaluator_.prepare(std::move(likely));
+  const bool whole = good_->remedy_known;
+  const Control* under_the_hand = find_control(key.toStdString());
+  if (under_the_hand != nullptr) add_stops(*under_the_hand, whole ? under_the_hand->values.size() : 1, whole);
+  for (const Control& control : controls())
+    if (whole && &control != under_the_hand) add_stops(control, 1, true);
+  if (!likely.empty()) evaluator_.prepare(std::move(likely));
 }
 
 void Session::unset(const QString& key) {

@@ -54,7 +54,8 @@ class Session : public QObject {
   void restore(const SessionState& state);
   void undo();
   void redo();
-  /// An edit of this key is likely: its values are looked at ahead, the nearest first, in the direction of the last move.
+  /// An edit of this key is likely: its values are looked at ahead, the nearest first, in the direction of the last move; then
+  /// the neighbours of the other controls' values.
   void expect(const QString& key);
   /// This model, or this cluster, is under the hand.
   void expect_model(const QString& model);

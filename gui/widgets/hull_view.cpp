@@ -19,6 +19,7 @@ namespace {
 constexpr double left_margin = 58, right_margin = 16, top_margin = 26, bottom_margin = 44;
 constexpr double left_of_words = 34;  // the mark stands there
 constexpr double faint = 0.35;        // opacity of what has not settled
+constexpr double set_back = 0.6;      // opacity of what is not highlighted where something is
 
 QString gib(Bytes bytes) { return QString::fromStdString(gibibytes(bytes)); }
 
@@ -165,7 +166,8 @@ void HullView::paint_column(QPainter& painter, const Frame& at, std::size_t inde
   const auto part = [&](const std::string& name, Bytes bytes) {
     if (bytes.count <= 0) return;
     const QRectF area(column.left(), at.y(from + bytes), column.width(), at.y(from) - at.y(from + bytes));
-    painter.setOpacity(opacity * (highlighted_.empty() || highlighted_ == name ? 1 : 0.6));
+    const double shown = highlighted_.empty() || highlighted_ == name ? 1 : set_back;
+    painter.setOpacity(opacity * shown);
     const Ink ink = ink_of(name, dark);
     fill(painter, area, ink);
     painter.setPen(palette().base().color());
@@ -176,7 +178,8 @@ void HullView::paint_column(QPainter& painter, const Frame& at, std::size_t inde
       painter.drawRect(area.adjusted(0.5, 0.5, -0.5, -0.5));
     }
     if (area.height() > 15 && column.width() > painter.fontMetrics().horizontalAdvance(gib(bytes)) + 4) {
-      painter.setPen(text_on(ink.colour));
+      painter.setOpacity(opacity);  // figures read well on faint parts too
+      painter.setPen(text_on(over(ink.colour, shown, palette().base().color())));
       painter.drawText(area.adjusted(3, 0, -3, 0), Qt::AlignCenter, gib(bytes));
     }
     parts_.push_back({area, index, name, bytes});
@@ -192,7 +195,7 @@ void HullView::paint_column(QPainter& painter, const Frame& at, std::size_t inde
   const auto above = [&](const char* name, Bytes until) {
     if (until <= from) return;
     const QRectF area(column.left(), at.y(until), column.width(), at.y(from) - at.y(until));
-    painter.setOpacity(settled_opacity * (highlighted_.empty() || highlighted_ == name ? 1 : 0.6));
+    painter.setOpacity(settled_opacity * (highlighted_.empty() || highlighted_ == name ? 1 : set_back));
     fill(painter, area, ink_of(name, dark));
     parts_.push_back({area, index, name, until - from});
     from = until;

@@ -141,7 +141,18 @@ QIcon swatch(const Ink& ink, const QPalette& palette) {
   return QIcon(pixmap);
 }
 
-QColor text_on(const QColor& colour) { return qGray(colour.rgb()) > 140 ? QColor(Qt::black) : QColor(Qt::white); }
+QColor text_on(const QColor& colour) {
+  constexpr int equal_contrast = 117;  // a relative luminance of 0.18 (WCAG 2.1)
+  return qGray(colour.rgb()) > equal_contrast ? QColor(Qt::black) : QColor(Qt::white);
+}
+
+QColor over(const QColor& colour, double opacity, const QColor& ground) {
+  const auto mixed = [&](float above, float below) {
+    return static_cast<float>(opacity) * above + static_cast<float>(1 - opacity) * below;
+  };
+  return QColor::fromRgbF(mixed(colour.redF(), ground.redF()), mixed(colour.greenF(), ground.greenF()),
+                          mixed(colour.blueF(), ground.blueF()));
+}
 
 QString term_of(const std::string& category) {
   if (const auto known = category_of(category)) return QString::fromUtf8(inks[static_cast<std::size_t>(*known)].term);

@@ -49,6 +49,9 @@ QIcon swatch(const Ink& ink, const QPalette& palette);
 /// Black or white, whichever reads on it.
 QColor text_on(const QColor& colour);
 
+/// What is seen of a colour of that opacity on a ground.
+QColor over(const QColor& colour, double opacity, const QColor& ground);
+
 /// What a category of the ledger is, for tooltips.
 QString term_of(const std::string& category);
 

@@ -41,18 +41,29 @@ class Live {
   Bytes sum_;
 };
 
-void list_live(const RankProgram& program, Replay& replay) {
-  std::vector<bool> alive(program.buffers.size());
-  for (OpId id = 0; id <= replay.peak_op && id < program.ops.size(); ++id) {
-    if (const auto* alloc = std::get_if<Alloc>(&program.ops[id].action)) {
-      alive[alloc->buffer] = true;
-    } else if (const auto* free = std::get_if<Free>(&program.ops[id].action)) {
-      alive[free->buffer] = false;
-    }
+/// The ops between which each buffer is alive.
+class Lives {
+ public:
+  explicit Lives(const RankProgram& program)
+      : program_(program), made_(program.buffers.size(), never), freed_(program.buffers.size(), never) {}
+
+  void take(OpId id, const Op& op) {
+    if (const auto* alloc = std::get_if<Alloc>(&op.action)) made_[alloc->buffer] = id;
+    if (const auto* free = std::get_if<Free>(&op.action)) freed_[free->buffer] = id;
   }
-  for (BufferId id = 0; id < alive.size(); ++id)
-    if (alive[id] && program.buffers[id].pool != Lane::host) replay.live_at_peak.push_back(id);
-}
+  std::vector<BufferId> after(OpId id) const {
+    std::vector<BufferId> alive;
+    for (BufferId buffer = 0; buffer < made_.size(); ++buffer)
+      if (made_[buffer] <= id && freed_[buffer] > id && program_.buffers[buffer].pool != Lane::host)
+        alive.push_back(buffer);
+    return alive;
+  }
+
+ private:
+  static constexpr OpId never = ~OpId{0};
+  const RankProgram& program_;
+  std::vector<OpId> made_, freed_;
+};
 
 }  // namespace
 
@@ -75,9 +86,11 @@ std::vector<PhaseCategories> categories_by_phase(const RankProgram& program, con
   return result;
 }
 
-Replay replay_sizes(const RankProgram& program) {
-  Replay replay;
+SizeReplay replay_sizes(const RankProgram& program) {
+  SizeReplay result;
+  Replay& replay = result.replay;
   Live live(program);
+  Lives lives(program);
   std::size_t span = 0;
   OpId same_until = 0;  // ops before it belong to the phase at the back: names are compared once a span
   for (OpId id = 0; id < program.ops.size(); ++id) {
@@ -93,13 +106,17 @@ Replay replay_sizes(const RankProgram& program) {
         replay.phases.back().name = name;
         replay.phases.back().allocated_peak = live.sum();
         replay.phases.back().peak_op = id;
+        result.categories.push_back({name, live.categories()});
       }
     }
     PhaseMemory& phase = replay.phases.back();
-    if (live.take(program.ops[id])) {
+    const Op& op = program.ops[id];
+    lives.take(id, op);
+    if (live.take(op)) {
       if (live.sum() > phase.allocated_peak) {
         phase.allocated_peak = phase.requested_peak = live.sum();
         phase.peak_op = id;
+        result.categories.back().categories = live.categories();
       }
       if (id >= program.steady_first && id < program.steady_end && live.sum() > replay.allocated_peak) {
         replay.allocated_peak = live.sum();
@@ -111,8 +128,8 @@ Replay replay_sizes(const RankProgram& program) {
     phase.allocated_end = live.sum();
     if (id + 1 == program.steady_end) replay.resident = live.sum();
   }
-  list_live(program, replay);
-  return replay;
+  replay.live_at_peak = lives.after(replay.peak_op);
+  return result;
 }
 
 }  // namespace plimsoll

@@ -22,7 +22,11 @@ std::vector<PhaseCategories> categories_by_phase(const RankProgram& program, con
 
 /// Live tensors alone: blocks are as large as their 512-rounded tensors, and nothing is reserved.  Phases, peaks, categories
 /// and who is alive, with every figure of the pool and of the host left at 0.  Never above what replay_allocator() gives,
-/// which counts blocks that were not split.  Cost: two walks over the program.
-Replay replay_sizes(const RankProgram& program);
+/// which counts blocks that were not split.  Cost: one walk over the program.
+struct SizeReplay {
+  Replay replay;
+  std::vector<PhaseCategories> categories;  ///< one a phase of the replay, at its allocated_peak
+};
+SizeReplay replay_sizes(const RankProgram& program);
 
 }  // namespace plimsoll

@@ -9,6 +9,7 @@
 
 #include "planner/account/allocator.hpp"
 #include "planner/account/memory_events.hpp"
+#include "planner/base/give_up.hpp"
 
 namespace plimsoll {
 
@@ -185,6 +186,7 @@ class Walker {
     const std::span<const MemoryEvent> events = events_.of(first, end);
     auto event = events.begin();
     for (OpId id = first; id < end && !replay_.out_of_memory; id = phase_end_) {
+      give_up_if_unwanted();
       enter_phase(id);
       for (; event != events.end() && event->op < phase_end_ && !replay_.out_of_memory; ++event) {
         switch (event->kind) {

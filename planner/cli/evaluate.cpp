@@ -84,22 +84,19 @@ std::vector<RankSample> distinct_ranks(const Scenario& scenario) {
   return samples;
 }
 
-std::vector<std::string> add_other_ranks(const Scenario& scenario, StepProgram& program) {
+void add_other_ranks(const Scenario& scenario, StepProgram& program) {
   const int known = program.classes.front().example_rank;
   std::vector<RankSample> samples = distinct_ranks(scenario);
   single_out(known, samples);
-  std::vector<std::string> digests{program.digest};
   for (const RankSample& sample : samples) {
     if (sample.rank == known) {
       program.classes.front().ranks = sample.ranks;
       continue;
     }
-    StepProgram other = build_step(scenario, sample.rank);
+    StepProgram other = build_unstamped(scenario, sample.rank);
     other.classes.front().ranks = sample.ranks;
     program.classes.push_back(std::move(other.classes.front()));
-    digests.push_back(std::move(other.digest));
   }
-  return digests;
 }
 
 std::size_t hottest_class(const StepProgram& program, const LedgerContext& context) {
@@ -122,19 +119,17 @@ Evaluation build_alone(Scenario scenario, int rank) {
   Evaluation evaluation;
   evaluation.context = ledger_context(scenario);
   evaluation.rank = rank;
-  evaluation.program = build_step(scenario, rank);
+  evaluation.program = build_unstamped(scenario, rank);
   evaluation.scenario = std::move(scenario);
   return evaluation;
 }
 
 void complete(Evaluation& alone, bool hottest) {
   StepProgram& program = alone.program;
-  std::vector<std::string> digests = add_other_ranks(alone.scenario, program);
-  if (!hottest || program.classes.size() == 1) return;
-  const std::size_t told = hottest_class(program, alone.context);
-  std::swap(program.classes.front(), program.classes[told]);
-  program.digest = std::move(digests[told]);
+  add_other_ranks(alone.scenario, program);
+  if (hottest) std::swap(program.classes.front(), program.classes[hottest_class(program, alone.context)]);
   alone.rank = program.classes.front().example_rank;
+  stamp(alone.scenario, program);
 }
 
 Evaluation build(Scenario scenario, RankChoice choice) {

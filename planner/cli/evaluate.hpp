@@ -22,8 +22,7 @@ std::vector<RankSample> distinct_ranks(const Scenario& scenario);
 
 /// Adds the distinct ranks that a program of one rank lacks, as further classes: what simulate_step() is to be given, since
 /// a step is as long as its slowest rank's.
-/// @return the digests of the programs of each class alone
-std::vector<std::string> add_other_ranks(const Scenario& scenario, StepProgram& program);
+void add_other_ranks(const Scenario& scenario, StepProgram& program);
 
 /// The class with the highest device peak; where equal the lowest rank's.
 std::size_t hottest_class(const StepProgram& program, const LedgerContext& context);
@@ -41,10 +40,11 @@ struct Evaluation {
 /// The program alone: the ledger is left empty.
 Evaluation build(Scenario scenario, RankChoice choice = {});
 
-/// The same for one rank, without the others: quick, and without a clock.
+/// The same for one rank, without the others and without a digest: quick, and without a clock.
 Evaluation build_alone(Scenario scenario, int rank);
 
-/// Adds the ranks that build_alone() leaves out.  @param hottest the one with the highest device peak becomes the rank told of
+/// Adds the ranks that build_alone() leaves out, and the digest.
+/// @param hottest the one with the highest device peak becomes the rank told of
 void complete(Evaluation& alone, bool hottest);
 
 /// @param scenario checked: it has passed check_legality()

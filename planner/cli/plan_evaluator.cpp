@@ -246,7 +246,7 @@ Evaluated evaluate_plan(const Scenario& scenario, double worth_s, const Calibrat
   if (accumulation == 1 || !shorten(scenario)) {
     Scenario once = scenario;
     once.plan.gradient_accumulation = 1;
-    program = build_step(once, rank);
+    program = build_unstamped(once, rank);
     evaluated.layers = floor_of(program, 0, scenario.cluster, calibration, {});
     evaluated.least_memory = live_at_least(program, context);
     evaluated.step_time_s = evaluated.layers.longest_s() * static_cast<double>(accumulation);
@@ -254,7 +254,7 @@ Evaluated evaluate_plan(const Scenario& scenario, double worth_s, const Calibrat
     if (evaluated.step_time_s > worth_s) return evaluated;
   }
   if (accumulation > 1) {
-    program = build_step(scenario, rank);
+    program = build_unstamped(scenario, rank);
     const Bytes live = live_at_least(program, context);
     if (accumulation >= 3) evaluated.least_accumulating = live;
     if (is_beyond(live, context, worth_s, evaluated)) return evaluated;
@@ -291,7 +291,7 @@ Bytes least_to_fit(const PeakLive& live, const LedgerContext& context) {
 
 Outline memory_outline(const Shortened& shortened, const Scenario& scenario) {
   const int rank = first_rank(scenario);
-  const StepProgram few = build_step(shortened.few, rank), more = build_step(shortened.more, rank);
+  const StepProgram few = build_unstamped(shortened.few, rank), more = build_unstamped(shortened.more, rank);
   const LedgerContext context = ledger_context(scenario);
   const PeakLive live = least_live(few.classes.front().program, more.classes.front().program, shortened.left_out,
                                    shortened.constructs_whole);
@@ -308,7 +308,7 @@ Outline layers_outline(Shortened& shortened, const Calibration& calibration) {
   plan.gradient_accumulation = 2;
   // What layers do does not depend on how many ranks share the states; a few are laid out faster than thousands.
   if (plan.engine == Engine::deepspeed) plan.world_size = std::min(plan.world_size, 2 * plan.expert_parallel);
-  const StepProgram few = build_step(shortened.few, first_rank(shortened.few));
+  const StepProgram few = build_unstamped(shortened.few, first_rank(shortened.few));
   const auto of = [&](std::uint16_t micro_batch) {
     return floor_of(few, micro_batch, shortened.few.cluster, calibration, shortened.stands_for);
   };
@@ -338,7 +338,7 @@ Outline step_outline(const Scenario& scenario, bool closely, const Calibration& 
   if (!shortened) return {};
   shortened->few.plan.zero = shortened->more.plan.zero = scenario.plan.zero;
   const int rank = first_rank(scenario);
-  StepProgram few = build_step(shortened->few, rank), more = build_step(shortened->more, rank);
+  StepProgram few = build_unstamped(shortened->few, rank), more = build_unstamped(shortened->more, rank);
   if (closely) {
     add_other_ranks(shortened->few, few);
     add_other_ranks(shortened->more, more);

@@ -65,20 +65,18 @@ std::string digest_of(const StepProgram& program, double room) {
     hash.add(static_cast<std::uint64_t>(group.stride));
   }
   hash.add(static_cast<std::uint64_t>(program.gradient_accumulation));
-  for (const RankClass& ranks : program.classes) {
-    const RankProgram& rank = ranks.program;
-    for (OpId id = rank.steady_first; id < rank.steady_end; ++id) {
-      const Op& op = rank.ops[id];
-      hash.add(op.action.index() << 8 | static_cast<std::uint64_t>(op.lane));
-      if (const auto* alloc = std::get_if<Alloc>(&op.action)) {
-        const BufferDecl& buffer = rank.buffers[alloc->buffer];
-        hash.add(buffer.name);
-        if (!routed(buffer)) hash.add(static_cast<std::uint64_t>(buffer.size.count));
-      } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
-        hash.add(static_cast<std::uint64_t>(collective->kind) << 16 | collective->group);
-      } else if (const auto* compute = std::get_if<Compute>(&op.action)) {
-        hash.add(static_cast<std::uint64_t>(rank.kernels[compute->kernel].kind));
-      }
+  const RankProgram& rank = program.classes.front().program;
+  for (OpId id = rank.steady_first; id < rank.steady_end; ++id) {
+    const Op& op = rank.ops[id];
+    hash.add(op.action.index() << 8 | static_cast<std::uint64_t>(op.lane));
+    if (const auto* alloc = std::get_if<Alloc>(&op.action)) {
+      const BufferDecl& buffer = rank.buffers[alloc->buffer];
+      hash.add(buffer.name);
+      if (!routed(buffer)) hash.add(static_cast<std::uint64_t>(buffer.size.count));
+    } else if (const auto* collective = std::get_if<Collective>(&op.action)) {
+      hash.add(static_cast<std::uint64_t>(collective->kind) << 16 | collective->group);
+    } else if (const auto* compute = std::get_if<Compute>(&op.action)) {
+      hash.add(static_cast<std::uint64_t>(rank.kernels[compute->kernel].kind));
     }
   }
   return fmt::format("{:016x}", hash.value());
@@ -86,7 +84,7 @@ std::string digest_of(const StepProgram& program, double room) {
 
 }  // namespace
 
-StepProgram build_step(const Scenario& scenario, int rank) {
+StepProgram build_unstamped(const Scenario& scenario, int rank) {
   StepProgram program;
   program.groups = groups_of(scenario);
   program.world_size = scenario.plan.world_size;
@@ -102,7 +100,16 @@ StepProgram build_step(const Scenario& scenario, int rank) {
     case Engine::ddp: build_ddp(scenario, rank, ranks.program); break;
     case Engine::plimsoll: build_plimsoll(scenario, rank, ranks.program); break;
   }
+  return program;
+}
+
+void stamp(const Scenario& scenario, StepProgram& program) {
   program.digest = digest_of(program, stated_room(scenario));
+}
+
+StepProgram build_step(const Scenario& scenario, int rank) {
+  StepProgram program = build_unstamped(scenario, rank);
+  stamp(scenario, program);
   return program;
 }
 

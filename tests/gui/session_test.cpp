@@ -7,8 +7,11 @@
 #include <QFile>
 #include <QTemporaryDir>
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "gui/session/measured_record.hpp"
+#include "planner/base/give_up.hpp"
 #include "tests/gui/support.hpp"
 
 namespace plimsoll::gui {
@@ -177,6 +180,57 @@ TEST(Evaluator, RemembersSettledAnswers) {
   EXPECT_EQ(evaluator.counts().remembered, 1U);
 }
 
+TEST(Evaluator, GivesUpWhatANewerEditHasMadeNeedless) {
+  std::stop_source source;
+  source.request_stop();
+  const std::stop_token unwanted = source.get_token();
+  const ScenarioText text = small_state().scenario;
+  {
+    const Wanted wanted(unwanted);
+    EXPECT_THROW(answer_quickly(text, 0), GivenUp);
+  }
+  const AnswerPtr quick = answer_quickly(text, 0);
+  const auto never = [](const AnswerPtr&) {
+    ADD_FAILURE() << "delivered";
+    return true;
+  };
+  EXPECT_THROW(settle_and_simulate(*quick, unwanted, never), GivenUp);
+  EXPECT_EQ(settle(*quick)->phases.back().total(), answer_quickly(text, 1)->phases.back().total());
+}
+
+TEST(Evaluator, GivesUpLookingAheadWhereSomethingElseIsAsked) {
+  std::atomic<std::uint64_t> newest_delivered = 0;
+  Evaluator evaluator([&](const AnswerPtr& answer) { newest_delivered = answer->generation; });
+  for (int i = 1; i <= 100 && evaluator.counts().given_up == 0; ++i) {
+    evaluator.prepare(
+        {scenario_text("deepseek-v3", "64xh100", {{"zero.stage", "3"}, {"sequence", std::to_string(i)}})});
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    const auto asked = evaluator.ask(scenario_text("llama-3.2-1b", "8xh100", {{"sequence", std::to_string(i)}}));
+    ASSERT_TRUE(wait_until([&] { return newest_delivered == asked; }));
+  }
+  EXPECT_GT(evaluator.counts().given_up, 0U);
+}
+
+TEST(Evaluator, RemembersWhatADragHasPassed) {
+  std::atomic<std::uint64_t> newest_delivered = 0;
+  Evaluator evaluator([&](const AnswerPtr& answer) { newest_delivered = answer->generation; });
+  bool known = false;
+  for (int i = 1; i <= 100 && !known; ++i) {
+    const auto at = [&](const char* stage) {
+      return scenario_text("llama-3.1-70b", "64xh100", {{"zero.stage", stage}, {"sequence", std::to_string(64 * i)}});
+    };
+    evaluator.ask(at("3"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // begun, and overtaken before it ends
+    const auto overtaking = evaluator.ask(at("2"));
+    ASSERT_TRUE(wait_until([&] { return newest_delivered == overtaking; }));
+    const std::uint64_t stale = evaluator.counts().stale, remembered = evaluator.counts().remembered;
+    const auto back = evaluator.ask(at("3"));
+    ASSERT_TRUE(wait_until([&] { return newest_delivered == back; }));
+    known = stale > 0 && evaluator.counts().remembered > remembered;
+  }
+  EXPECT_TRUE(known);
+}
+
 TEST(Session, LooksAheadAtTheNeighboursOfTheValueThatMoves) {
   Session session(small_state(), {});
   ASSERT_TRUE(settles(session));
@@ -200,6 +254,16 @@ TEST(Session, LooksAheadAtEveryStopOfAControlOnceTheAnswerIsWhole) {
   const AnswerPtr alone = answer_fully(session.text());
   EXPECT_EQ(session.good()->ledger->device_peak.value, alone->ledger->device_peak.value);
   EXPECT_EQ(session.good()->step->timeline.step_time, alone->step->timeline.step_time);
+}
+
+TEST(Session, LooksAheadAtTheNeighboursOfControlsThatNobodyHasTouched) {
+  Session session(small_state(), {});
+  ASSERT_TRUE(settles(session));
+  testing::wait_until([] { return false; }, 3);  // time to look ahead
+  session.set("micro_batch", "2");
+  ASSERT_TRUE(settles(session));
+  EXPECT_EQ(session.counts().remembered, 1U);
+  EXPECT_EQ(session.good()->ledger->allocated_peak.value, answer_fully(session.text())->ledger->allocated_peak.value);
 }
 
 TEST(Session, LooksAheadAtTheModelAndTheClusterUnderTheHand) {

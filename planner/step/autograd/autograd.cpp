@@ -5,6 +5,8 @@
 #include <bit>
 #include <limits>
 
+#include "planner/base/give_up.hpp"
+
 namespace plimsoll {
 
 /// A checkpointed block: how to run it again, and what the second run has kept so far.
@@ -215,6 +217,7 @@ void Autograd::backward(Variable loss) {
   loss = {};
   ready_.push_back(std::move(root));
   while (!ready_.empty()) {
+    give_up_if_unwanted();
     std::pop_heap(ready_.begin(), ready_.end(), runs_later);
     const NodeRef node = std::move(ready_.back());
     ready_.pop_back();

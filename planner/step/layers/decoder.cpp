@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "planner/base/give_up.hpp"
+
 namespace plimsoll {
 
 namespace {
@@ -155,6 +157,7 @@ Variable loss_within(LayerContext& c, TorchModel& model, const Variable& ids, st
       });
       Variable x = embedded;
       for (DecoderLayerModule& layer : model.layers) {
+        give_up_if_unwanted();
         Scoped where(c.trace.layer, static_cast<std::int16_t>(layer.layer));
         if (is_recomputed(c.scenario.plan.recompute, layer.layer)) {
           const auto block = [&c, &layer, x, tables, wanted, masks = c.masks] {

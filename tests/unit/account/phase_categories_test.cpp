@@ -47,7 +47,8 @@ TEST(ReplayOfSizes, IsNeverAboveTheAllocatorsAndLacksOnlyRemaindersOfBlocks) {
   for (const Case& c : cases()) {
     const StepProgram step = build_step(testing::scenario(c.model, c.cluster, c.keys), 0);
     const RankProgram& program = step.classes.front().program;
-    const Replay replay = replay_allocator(program), sizes = replay_sizes(program);
+    const Replay replay = replay_allocator(program);
+    const auto [sizes, categories] = replay_sizes(program);
     EXPECT_EQ(sizes.allocated_peak, peak_of_sizes(program)) << c.model;
     EXPECT_LE(sizes.allocated_peak, replay.allocated_peak) << c.model;
     EXPECT_GE(sizes.allocated_peak, replay.allocated_peak - replay.slack_at_peak) << c.model;
@@ -57,6 +58,13 @@ TEST(ReplayOfSizes, IsNeverAboveTheAllocatorsAndLacksOnlyRemaindersOfBlocks) {
     for (const BufferId id : sizes.live_at_peak)
       sum += Bytes(std::max<std::int64_t>(512, round_up(program.buffers[id].size.count, 512)));
     EXPECT_EQ(sum, sizes.allocated_peak) << c.model;
+    ASSERT_EQ(categories.size(), sizes.phases.size()) << c.model;
+    for (std::size_t i = 0; i < categories.size(); ++i) {
+      EXPECT_EQ(categories[i].name, sizes.phases[i].name) << c.model;
+      EXPECT_EQ(categories[i].total(), sizes.phases[i].allocated_peak) << c.model << " " << categories[i].name;
+      if (categories[i].name != sizes.peak_phase) continue;
+      EXPECT_EQ(categories[i].categories, sizes.categories_at_peak) << c.model << " " << categories[i].name;
+    }
   }
 }
 
