@@ -22,21 +22,14 @@ bool may_have_display(int argc, char** argv) {
   return false;
 }
 
-}  // namespace
+void set_names() {
+  QCoreApplication::setApplicationName("plimsoll-gui");
+  QCoreApplication::setOrganizationName("plimsoll");
+  QCoreApplication::setApplicationVersion(PLIMSOLL_VERSION);
+}
 
-int main(int argc, char** argv) {
-  using namespace plimsoll::gui;
-  if (!may_have_display(argc, argv)) {
-    std::fputs("plimsoll-gui: there is no display: DISPLAY and WAYLAND_DISPLAY are not set\n", stderr);
-    return 3;
-  }
-  QApplication application(argc, argv);
-  QApplication::setApplicationName("plimsoll-gui");
-  QApplication::setOrganizationName("plimsoll");
-  QApplication::setApplicationVersion(PLIMSOLL_VERSION);
-  QApplication::setDesktopFileName("plimsoll-gui");
-  QApplication::setWindowIcon(QIcon::fromTheme("plimsoll", QIcon(":/plimsoll.svg")));
-  QCommandLineParser parser;
+/// Reads the command line; ends the program where help or its version is asked for.
+void read_options(QCommandLineParser& parser, const QCoreApplication& application) {
   parser.setApplicationDescription("What-if planning of training runs: memory, communication and time as you drag.");
   parser.addHelpOption();
   parser.addVersionOption();
@@ -46,6 +39,24 @@ int main(int argc, char** argv) {
   parser.addOption({"set", "KEY=VALUE of the plan; repeatable.", "KEY=VALUE"});
   parser.addPositionalArgument("files", "A model, cluster, plan, ds_config or session to open.", "[FILE...]");
   parser.process(application);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace plimsoll::gui;
+  set_names();
+  QCommandLineParser parser;
+  if (!may_have_display(argc, argv)) {
+    const QCoreApplication application(argc, argv);
+    read_options(parser, application);
+    std::fputs("plimsoll-gui: there is no display: DISPLAY and WAYLAND_DISPLAY are not set\n", stderr);
+    return 3;
+  }
+  const QApplication application(argc, argv);
+  QApplication::setDesktopFileName("plimsoll-gui");
+  QApplication::setWindowIcon(QIcon::fromTheme("plimsoll", QIcon(":/plimsoll.svg")));
+  read_options(parser, application);
 
   SessionState state = first_example();
   QString error;

@@ -61,6 +61,21 @@ void have_at_hand(std::size_t ops, Condition wanted_elsewhere) {
   }
 }
 
+/// Waits for the condition, under the lock, with memory at hand for what comes then.
+/// @return false where stop is requested
+template <class Condition>
+bool wait_with_memory(std::condition_variable_any& changed, std::unique_lock<std::mutex>& lock,
+                      const std::stop_token& stop, std::size_t ops, Condition condition) {
+  if (changed.wait_for(lock, stop, idle, condition)) return true;
+  lock.unlock();
+  have_at_hand(ops, [&] {
+    const std::lock_guard look(*lock.mutex());
+    return condition() || stop.stop_requested();
+  });
+  lock.lock();
+  return changed.wait(lock, stop, condition);
+}
+
 }  // namespace
 
 Evaluator::Evaluator(std::function<void(AnswerPtr)> deliver)
@@ -123,20 +138,11 @@ bool Evaluator::deliver(const AnswerPtr& answer) {
 
 void Evaluator::answer_newest(const std::stop_token& stop) {
   std::size_t ops = 0;  // of the last program
-  const auto is_asked = [&] { return question_.has_value(); };
   while (true) {
     Question question;
     {
       std::unique_lock lock(mutex_);
-      if (!asked_.wait_for(lock, stop, idle, is_asked)) {
-        lock.unlock();
-        have_at_hand(ops, [&] {
-          const std::lock_guard look(mutex_);
-          return is_asked() || stop.stop_requested();
-        });
-        lock.lock();
-        if (!asked_.wait(lock, stop, is_asked)) return;
-      }
+      if (!wait_with_memory(asked_, lock, stop, ops, [&] { return question_.has_value(); })) return;
       question = std::move(*question_);
       question_.reset();
     }
@@ -183,13 +189,14 @@ void Evaluator::settle_newest(const std::stop_token& stop) {
 }
 
 void Evaluator::look_ahead(const std::stop_token& stop) {
+  std::size_t ops = 0;  // of the last program
   while (true) {
     ScenarioText text;
     bool with_program = false;
     std::stop_token elsewhere;
     {
       std::unique_lock lock(mutex_);
-      if (!expected_.wait(lock, stop, [&] { return !likely_.empty(); })) return;
+      if (!wait_with_memory(expected_, lock, stop, ops, [&] { return !likely_.empty(); })) return;
       text = std::move(likely_.back());
       likely_.pop_back();
       with_program = programs_to_keep_ > 0;
@@ -205,6 +212,7 @@ void Evaluator::look_ahead(const std::stop_token& stop) {
       answer = answer_quickly(text, 0);
     } catch (const GivenUp&) {  // there is nothing to remember
     }
+    if (answer && answer->begun) ops = ops_of(answer);
     if (answer && !answer->has_errors()) remember(with_program ? answer : without_program(*answer));
     const std::lock_guard lock(mutex_);
     if (!answer) ++counts_.given_up;

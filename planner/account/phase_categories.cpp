@@ -80,8 +80,11 @@ std::vector<PhaseCategories> categories_by_phase(const RankProgram& program, con
   Live live(program);
   auto next = wanted.begin();
   for (OpId id = 0; id < program.ops.size() && next != wanted.end(); ++id) {
-    live.take(program.ops[id]);
+    // A peak is what an allocation has reached, or what a phase began with: then it is before its first op, where that frees.
+    const bool frees = std::holds_alternative<Free>(program.ops[id].action);
+    if (!frees) live.take(program.ops[id]);
     for (; next != wanted.end() && next->first == id; ++next) result[next->second].categories = live.categories();
+    if (frees) live.take(program.ops[id]);
   }
   return result;
 }

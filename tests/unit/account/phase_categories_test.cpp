@@ -59,9 +59,11 @@ TEST(ReplayOfSizes, IsNeverAboveTheAllocatorsAndLacksOnlyRemaindersOfBlocks) {
       sum += Bytes(std::max<std::int64_t>(512, round_up(program.buffers[id].size.count, 512)));
     EXPECT_EQ(sum, sizes.allocated_peak) << c.model;
     ASSERT_EQ(categories.size(), sizes.phases.size()) << c.model;
+    const auto walked_again = categories_by_phase(program, sizes);
     for (std::size_t i = 0; i < categories.size(); ++i) {
       EXPECT_EQ(categories[i].name, sizes.phases[i].name) << c.model;
       EXPECT_EQ(categories[i].total(), sizes.phases[i].allocated_peak) << c.model << " " << categories[i].name;
+      EXPECT_EQ(categories[i].categories, walked_again[i].categories) << c.model << " " << categories[i].name;
       if (categories[i].name != sizes.peak_phase) continue;
       EXPECT_EQ(categories[i].categories, sizes.categories_at_peak) << c.model << " " << categories[i].name;
     }
