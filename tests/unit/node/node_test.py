@@ -22,6 +22,8 @@ import measure  # noqa: E402
 import report  # noqa: E402
 import table  # noqa: E402
 
+PATIENCE_S = 600  # until a program hangs for sure: sanitized ones are slow
+
 
 def measured_rows():
     """Rows of two H200 by id."""
@@ -149,7 +151,7 @@ class Stages(unittest.TestCase):
 
     def stage(self, name, *more):
         return subprocess.run([sys.executable, str(NODE / "measure.py"), "2", name, "-o", str(self.out), *more],
-                              capture_output=True, text=True, timeout=60)
+                              capture_output=True, text=True, timeout=PATIENCE_S)
 
     def lines(self, name):
         return [json.loads(line) for line in (self.out / name).read_text().splitlines()]
@@ -230,7 +232,7 @@ class Stages(unittest.TestCase):
                          {"case": {**case, "id": "broken-x4"}, "result": {"error": "no | way"}}):
                 file.write(json.dumps(line) + "\n")
         ran = subprocess.run([sys.executable, str(NODE / "measure.py"), "4", "report", "-o", str(self.out), "--bin",
-                              str(Path(os.environ["PLIMSOLL_BINARY"]).parent)], capture_output=True, text=True, timeout=60)
+                              str(Path(os.environ["PLIMSOLL_BINARY"]).parent)], capture_output=True, text=True, timeout=PATIENCE_S)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         text = (self.out / "report.md").read_text()
         line = next(line for line in text.splitlines() if line.startswith("| ds-z2-mixtral-mb4-x4 |"))
