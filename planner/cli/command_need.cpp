@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "planner/base/format.hpp"
 #include "planner/cli/commands.hpp"
@@ -24,11 +25,18 @@ struct NeedOptions {
 };
 
 /// One device type: those inputs on a cluster of it.
-std::optional<NeedAnswer> answer(InputOptions options) {
+/// @param told what was said of other devices, which is not said again
+std::optional<NeedAnswer> answer(InputOptions options, std::set<std::string>& told) {
   options.any_world = true;
-  const std::optional<Inputs> inputs = load_scenario(options);
-  if (!inputs) return std::nullopt;
-  return find_need(*inputs);
+  const Inputs inputs(options);
+  if (has_errors(inputs.diagnostics())) {
+    refuse(inputs.diagnostics(), options.json);
+    return std::nullopt;
+  }
+  Diagnostics news = inputs.diagnostics();
+  std::erase_if(news, [&](const Diagnostic& diagnostic) { return !told.insert(format(diagnostic)).second; });
+  print_diagnostics(news);
+  return find_need(inputs);
 }
 
 void add_rows(const std::string& name, const Need& need, Table& table) {
@@ -39,7 +47,8 @@ void add_rows(const std::string& name, const Need& need, Table& table) {
                scenario_in_words(evaluation.scenario)});
   };
   row(name, need.fewest);
-  if (need.with_room) row("  with room", *need.with_room);
+  const auto world = [](const std::optional<Evaluation>& one) { return one ? one->scenario.plan.world_size : 0; };
+  if (need.with_room && world(need.with_room) != world(need.in_whole_nodes)) row("  with room", *need.with_room);
   if (need.in_whole_nodes) row("  in whole nodes", *need.in_whole_nodes);
 }
 
@@ -103,15 +112,16 @@ Diagnostics unknown(const std::vector<std::string>& devices) {
 int need(const NeedOptions& options) {
   if (const Diagnostics wrong = unknown(options.devices); !wrong.empty()) return refuse(wrong, options.inputs.json);
   std::vector<NeedAnswer> answers;
+  std::set<std::string> told;
   if (!options.inputs.cluster.empty()) {
-    auto one = answer(options.inputs);
+    auto one = answer(options.inputs, told);
     if (!one) return exit_code::input;
     answers.push_back(std::move(*one));
   } else {
     for (const std::string& device : options.devices.empty() ? device_names() : options.devices) {
       InputOptions inputs = options.inputs;
       inputs.cluster = "1x" + device;
-      auto one = answer(inputs);
+      auto one = answer(inputs, told);
       if (!one) return exit_code::input;
       answers.push_back(std::move(*one));
     }

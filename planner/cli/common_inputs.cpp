@@ -117,7 +117,13 @@ CheckReport Inputs::check_on_fewest() const {
     report = check(sets, &cluster, true);
     std::erase_if(report.diagnostics, set_here);  // nobody stated it
   }
-  return report.plan ? report : check({}, &*cluster_, false);
+  if (report.plan) return report;
+  report = check({}, &*cluster_, false);
+  if (hang_on_ranks(report.diagnostics)) return report;
+  std::erase_if(report.diagnostics, [](const Diagnostic& diagnostic) {
+    return diagnostic.severity == Severity::error && hang_on_ranks({diagnostic});
+  });
+  return report;
 }
 
 Scenario Inputs::scenario() const {

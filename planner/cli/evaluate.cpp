@@ -162,7 +162,11 @@ Fit fit_of(const Scenario& scenario) {
   if (by_sizes.margin.count < 0) return by_sizes;
   complete(evaluation, true);
   context.bistable = false;
-  const Ledger ledger = make_ledger(evaluation.rank_program(), context);
+  Ledger ledger = make_ledger(evaluation.rank_program(), context);
+  if (ledger.verdict == Verdict::fits) {  // other histories only ever take more
+    context.bistable = true;
+    ledger = make_ledger(evaluation.rank_program(), context);
+  }
   return {ledger.verdict, ledger.margin, false};
 }
 

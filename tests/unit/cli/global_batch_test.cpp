@@ -109,6 +109,30 @@ TEST(Need, takes_what_is_stated_for_more_than_one_gpu) {
   EXPECT_LT(answer["gpus"], 64);
 }
 
+TEST(Need, does_not_speak_of_ranks_beside_what_is_wrong_with_any_number_of_them) {
+  const TemporaryFile plan{R"({"expert_parallel": 8, "micro_bach": 2})"};
+  const std::string words = run({"need", "--model", "qwen3-30b-a3b", "--device", "h200", "--plan", plan.path()}).err;
+  EXPECT_THAT(words, HasSubstr("did you mean micro_batch?"));
+  EXPECT_THAT(words, testing::Not(HasSubstr("does not divide")));
+}
+
+// One device's other pasts of the allocator's pool reach its memory, though the first of them leaves room.
+TEST(Need, calls_nothing_roomy_that_the_ledger_calls_tight) {
+  const json answer = run_json({"need", "--model", "mixtral-8x7b", "--device", "h100", "--set",
+                                "micro_batch=5"})["answers"][0]["without_offload"];
+  ASSERT_TRUE(answer.contains("with_room")) << answer.dump();
+  EXPECT_EQ(answer["with_room"]["verdict"], "fits");
+}
+
+TEST(Need, says_once_what_is_to_be_said_of_every_device) {
+  const std::string words = run({"need", "--model", "qwen3-30b-a3b", "--device", "h200,h100", "--set",
+                                 "expert_parallel=8", "--set", "sequence=128"})
+                                .err;
+  const std::size_t at = words.find("trap.autoep_save");
+  ASSERT_NE(at, std::string::npos) << words;
+  EXPECT_EQ(words.find("trap.autoep_save", at + 1), std::string::npos);
+}
+
 TEST(Need, tells_beside_a_tight_plan_how_many_gpus_fit) {
   const std::vector<std::string> arguments{"need",  "--model", "llama-2-7b",  "--device",
                                            "a6000", "--set",   "zero.stage=2"};
