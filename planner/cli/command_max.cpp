@@ -156,9 +156,8 @@ class Maximum {
 void print_maximum(const std::string& key, std::int64_t value, const Maximum& search, const Evaluation& evaluation) {
   const Ledger& ledger = evaluation.ledger;
   if (value == 0) {
-    print(fmt::format("{}: not even {} = {} fits\n{}\nIt lacks {} in {}: {}\n", paint("none", Colour::red), key,
-                      format_count(search.least()), scenario_in_words(evaluation.scenario), lack_in_words(ledger),
-                      ledger.breaks_phase, ledger.breaks_tensor));
+    print(fmt::format("{}: not even {} = {} fits\n{}\n{}\n", paint("none", Colour::red), key,
+                      format_count(search.least()), scenario_in_words(evaluation.scenario), lack_in_words(ledger)));
     return;
   }
   print(fmt::format("{} = {}: {}, margin {} GiB of {}\n{}\n", key, paint(format_count(value), Colour::bold),

@@ -126,11 +126,13 @@ std::string of_in_words(Bytes part, Bytes whole) {
 }
 
 std::string lack_in_words(const Ledger& ledger) {
+  if (ledger.verdict != Verdict::oom) return {};
   std::vector<std::string> parts;
   if (ledger.gpu_verdict == Verdict::oom) parts.push_back(format(Bytes(0) - ledger.margin) + " on the GPU");
   if (ledger.host_verdict == Verdict::oom)
     parts.push_back(format(ledger.host_per_node - ledger.host_capacity) + " on the node");
-  return fmt::format("{}", fmt::join(parts, " and "));
+  return fmt::format("It lacks {}; it breaks in {}: {}", fmt::join(parts, " and "), ledger.breaks_phase,
+                     ledger.breaks_tensor);
 }
 
 std::string room_in_words(const Ledger& ledger) {

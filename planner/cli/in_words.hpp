@@ -36,7 +36,8 @@ std::string share_in_words(Bytes part, Bytes whole);
 /// "115.60 of 139.80 GiB"; "2.75 GiB of 1.00 MiB" where the two are not of one kind.
 std::string of_in_words(Bytes part, Bytes whole);
 
-/// What does not fit: "25.1 GiB on the GPU and 658 GiB on the node"; "" if it fits, or only tightly.
+/// "It lacks 25.1 GiB on the GPU and 658 GiB on the node; it breaks in steady_forward: logits in fp32"; "" if it fits, or only
+/// tightly.
 std::string lack_in_words(const Ledger& ledger);
 
 /// "115.60 of 139.80 GiB on the device, margin 24.20 GiB (17.3 %)"

@@ -101,9 +101,7 @@ void write_nothing_fits(Writer& writer, const Recommendation& recommendation) {
                                                         : "Near to fitting; the time was up before all were compared");
     writer.line("  " + scenario_in_words(recommendation.best->scenario));
     write_memory(writer, ledger);
-    if (!ledger.breaks_phase.empty())
-      writer.line(fmt::format("  It lacks {}; it breaks in {}: {}", lack_in_words(ledger), ledger.breaks_phase,
-                              ledger.breaks_tensor));
+    if (const std::string lack = lack_in_words(ledger); !lack.empty()) writer.line("  " + lack);
     writer.sentence(recommendation.what_helps);
   }
 }
