@@ -123,7 +123,9 @@ void EventLoop::run_host(std::size_t c) {
     if (lane.issued >= depth_)
       state.host_free = std::max(state.host_free, state.instances[program.lanes[l][lane.issued - depth_]].ended);
     state.host_free += cost;
-    state.instances[state.at] = {state.host_free + latency_, not_ended, state.last_sync};
+    // The first of several kernels runs while the host launches the others, and the last is not done before it is launched.
+    const SimTime launched = state.host_free - std::min(op.repeats, op.work);
+    state.instances[state.at] = {launched + latency_, not_ended, state.last_sync};
     if (outstanding == 0) woken |= 1U << l;
     ++lane.issued;
   }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "planner/spec/price_rules.hpp"
+
 namespace plimsoll {
 
 namespace {
@@ -92,7 +94,7 @@ class Flattener {
     SimTime work = -1, sagging = 0;
     double matrix_s = 0;
     KernelKind kind = KernelKind::small;
-    std::array<SimTime, 3> host{};  ///< by issuer
+    std::array<SimTime, 3> host{}, repeats{};  ///< by issuer
   };
   struct PricedKernel {
     Kernel kernel;
@@ -124,14 +126,20 @@ class Flattener {
     if (known.work < 0) {
       const Kernel& kernel = program_.kernels[id];
       known = price_of(kernel).time;
-      for (const Issuer issuer : {Issuer::forward, Issuer::backward, Issuer::optimizer})
-        known.host[static_cast<std::size_t>(issuer)] = plain_.launch(issuer, kernel);
+      Kernel first = kernel;
+      first.launches = 1;
+      for (const Issuer issuer : {Issuer::forward, Issuer::backward, Issuer::optimizer}) {
+        const auto i = static_cast<std::size_t>(issuer);
+        known.host[i] = plain_.launch(issuer, kernel);
+        known.repeats[i] = known.host[i] - plain_.launch(issuer, first);
+      }
     }
     priced.kind = known.kind;
     priced.work = known.work;
     priced.sagging = known.sagging;
     priced.matrix_s = static_cast<float>(known.matrix_s);
     priced.host = known.host[static_cast<std::size_t>(op.issuer)];
+    priced.repeats = known.repeats[static_cast<std::size_t>(op.issuer)];
   }
 
   void price(const Op& op, const Collective& collective, PricedOp& priced) {
@@ -234,13 +242,12 @@ PricedProgram priced_program(const RankProgram& program, const StepProgram& step
   return Flattener(program, step, rank, plain, doubled).run();
 }
 
-double sag_of(const GemmPrice& gemm, double matrix_s, double step_s) {
+double sag_of(const GemmPrice& gemm, int gpus, double matrix_s, double step_s) {
   if (gemm.sag <= 1 || step_s <= 0) return 1;
-  const double share = (matrix_s / step_s - gemm.sag_from) / std::max(gemm.sag_full - gemm.sag_from, 1e-9);
-  return 1 + (gemm.sag - 1) * std::clamp(share, 0.0, 1.0);
+  return 1 + (gemm.sag - 1) * sag_share(gemm, matrix_s / step_s, gpus);
 }
 
-double least_step_s(const PricedProgram& program, const GemmPrice& gemm) {
+double least_step_s(const PricedProgram& program, const GemmPrice& gemm, int gpus) {
   const auto longest = [&](double sag) {
     double most = to_seconds(program.host);
     for (std::size_t l = 0; l < lane_count; ++l)
@@ -250,7 +257,7 @@ double least_step_s(const PricedProgram& program, const GemmPrice& gemm) {
   double low = longest(1), high = longest(gemm.sag);
   for (int i = 0; i < 20 && low < high; ++i) {
     const double middle = (low + high) / 2;
-    (longest(sag_of(gemm, program.matrix_s, middle)) >= middle ? low : high) = middle;
+    (longest(sag_of(gemm, gpus, program.matrix_s, middle)) >= middle ? low : high) = middle;
   }
   return low;
 }

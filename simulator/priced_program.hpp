@@ -34,6 +34,7 @@ struct PricedOp {
   std::uint16_t demand = 0;  ///< into PricedProgram::demands, collectives
   float matrix_s = 0;        ///< of what draws power (Prices::matrix_seconds)
   SimTime host = 0;          ///< of the host: to issue it, or its work
+  SimTime repeats = 0;       ///< part of `host`: the launches after the first, of several kernels
   SimTime work = 0;          ///< on its lane, alone, at full clocks
   SimTime sagging = 0;       ///< what a sag of 1 (twice the time of what clocks bound) would add
 };
@@ -60,9 +61,9 @@ PricedProgram priced_program(const RankProgram& program, const StepProgram& step
 
 /// The least time x that a step of these ops takes, where clocks sag by the matrix work M over it: x = L(sag(M / x)), L
 /// being the busiest of its lanes and its host.
-double least_step_s(const PricedProgram& program, const GemmPrice& gemm);
+double least_step_s(const PricedProgram& program, const GemmPrice& gemm, int gpus);
 
-/// By how much clocks sag in a step that takes `step_s`.
-double sag_of(const GemmPrice& gemm, double matrix_s, double step_s);
+/// By how much clocks sag in a step of so many GPUs that takes `step_s`.
+double sag_of(const GemmPrice& gemm, int gpus, double matrix_s, double step_s);
 
 }  // namespace plimsoll

@@ -209,6 +209,15 @@ SimTime Prices::launch(Issuer issuer, KernelKind kind) const {
   return 0;
 }
 
+SimTime Prices::launch(Issuer issuer, const Kernel& kernel) const {
+  if (kernel.compiled) return launch(issuer, KernelKind::compiled_pointwise) * kernel.launches;
+  const SimTime one = launch(issuer, kernel.kind);
+  // A sort's passes, cheap too, are among the launches over which the price of one is the mean.
+  const bool loop = kernel.kind == KernelKind::grouped_gemm;
+  const SimTime another = loop ? std::min(one, to_sim(calibration_.host.launch_repeated_s)) : one;
+  return one + another * (kernel.launches - 1);
+}
+
 SimTime Prices::host_work(const HostWork& work) const {
   if (work.kind == HostWorkKind::cpu_adam)
     return to_sim(calibration_.host.cpu_adam_s_per_element * as_double(work.count));

@@ -47,10 +47,9 @@ class Prices {
   CollectiveCost collective(const Collective& collective, int rank) const;
   SimTime copy(const HostCopy& copy) const;
   SimTime launch(Issuer issuer, KernelKind kind) const;
-  /// All launches of a kernel; those of compiled code have a price of their own, whatever they do.
-  SimTime launch(Issuer issuer, const Kernel& kernel) const {
-    return launch(issuer, kernel.compiled ? KernelKind::compiled_pointwise : kernel.kind) * kernel.launches;
-  }
+  /// All launches of a kernel: of products for each expert the first is an operation called, the others are a loop within it.
+  /// Those of compiled code have a price of their own, whatever they do.
+  SimTime launch(Issuer issuer, const Kernel& kernel) const;
   SimTime host_work(const HostWork& work) const;
   SimTime launch_latency() const { return to_sim(calibration_.host.launch_latency_s); }
   SimTime kernel_gap() const { return kernel_gap_; }

@@ -103,10 +103,11 @@ Timeline simulate_step(const StepProgram& program, const ClusterSpec& cluster, c
   // then, where it took longer, from the time that it took.
   const PricedProgram& first = *ranks.front().priced;
   const double matrix_s = first.matrix_s;
-  const double sag = sag_of(calibration.gemm, matrix_s, least_step_s(first, calibration.gemm));
+  const int gpus = program.world_size;
+  const double sag = sag_of(calibration.gemm, gpus, matrix_s, least_step_s(first, calibration.gemm, gpus));
   EventLoop loop(std::move(ranks), prices, program.groups.size(), options.tell_of);
   Timeline& timeline = loop.run(sag);
-  const double settled = sag_of(calibration.gemm, matrix_s, to_seconds(timeline.step_time));
+  const double settled = sag_of(calibration.gemm, gpus, matrix_s, to_seconds(timeline.step_time));
   constexpr double worth_another_run = 0.002;
   if (sag - settled > worth_another_run && timeline.unfinished.empty()) loop.run(settled);
   return std::move(timeline);

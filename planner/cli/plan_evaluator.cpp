@@ -19,6 +19,7 @@
 #include "planner/cli/evaluate.hpp"
 #include "planner/cli/fastest_rates.hpp"
 #include "planner/search/short_model.hpp"
+#include "planner/spec/price_rules.hpp"
 #include "planner/step/build_step.hpp"
 #include "simulator/timeline.hpp"
 
@@ -57,13 +58,12 @@ bool is_layers_own(const Kernel& kernel, std::string_view role) {
 /// The least step time x where clocks sag by a share that rises with matrix work M over step time (as simulate_step() has
 /// it): x = L(share(M / x)), L being the longest lane, from `plain` without sag to `sagged`.  A shorter step would have clocks
 /// that sag more, and a longer one is longer.
-double with_sag(double plain, double sagged, double matrix, const GemmPrice& gemm) {
+double with_sag(double plain, double sagged, double matrix, const GemmPrice& gemm, int gpus) {
   if (gemm.sag <= 1 || plain <= 0) return plain;
   double low = plain, high = std::max(plain, sagged);
   for (int i = 0; i < 20; ++i) {
     const double middle = (low + high) / 2;
-    const double share = std::clamp((matrix / middle - gemm.sag_from) / (gemm.sag_full - gemm.sag_from), 0.0, 1.0);
-    (plain + (sagged - plain) * share >= middle ? low : high) = middle;
+    (plain + (sagged - plain) * sag_share(gemm, matrix / middle, gpus) >= middle ? low : high) = middle;
   }
   return low;
 }
@@ -107,8 +107,8 @@ LayersTime floor_of(const StepProgram& program, std::uint16_t micro_batch, const
     matrix += times * to_sim(prices.matrix_seconds(kernel));
     host += times * prices.launch(op.issuer, kernel);
   }
-  const double on_device =
-      with_sag(to_seconds(device - gap), to_seconds(sagged - gap), to_seconds(matrix), calibration.gemm);
+  const double on_device = with_sag(to_seconds(device - gap), to_seconds(sagged - gap), to_seconds(matrix),
+                                    calibration.gemm, program.world_size);
   return {on_device, to_seconds(host)};
 }
 
@@ -168,7 +168,7 @@ class LaneSums {
 /// A step of these ops takes at least so long.
 double least_time(const StepProgram& program, const ClusterSpec& cluster, const Calibration& calibration) {
   const LaneSums plain(program, cluster, calibration, 1), sagged(program, cluster, calibration, calibration.gemm.sag);
-  return with_sag(plain.longest_s(), sagged.longest_s(), plain.matrix_s(), calibration.gemm);
+  return with_sag(plain.longest_s(), sagged.longest_s(), plain.matrix_s(), calibration.gemm, program.world_size);
 }
 
 struct StepTime {

@@ -48,7 +48,9 @@ struct GemmPrice {
     double efficiency = 1;
   };
   double launch_s = 1.6e-6;
-  double memset_s = 0;  ///< cuBLAS clears a counter before each product: a small kernel and one more gap
+  /// cuBLAS hands out tiles by a counter where there are more than two waves of them (so in 15,088 products of 46 traces, all of
+  /// them), and clears it first: a small kernel and one more gap.
+  double memset_s = 0;
   double flops_per_s = 846e12;
   double epilogue_s_per_element = 1.3e-6 / 32768;
   double traffic_share = 0.066;  ///< of the bytes at memory_bytes_per_s that are not hidden
@@ -58,12 +60,14 @@ struct GemmPrice {
   double skinny_bytes_per_s = 2.6e12;
   double fp32_flops_per_s = 46e12;  ///< on CUDA cores, without TF32
   double fp32_fixed_s = 9.2e-6;     ///< of such a product, beyond its launch
+  double fp32_bytes_per_s = 0;      ///< what a thin one is bound by; 0: by nothing
   double fp32_power = 0.6;  ///< of what tensor cores draw when busy: the weight of fp32 products in what sags clocks
   std::vector<Tile> tiles;
   /// Clocks sag under sustained matrix work, since power is capped.  With u = tensor-core FLOPs of the step over its time and
   /// over flops_per_s, what the SM clock bounds (products, attention, kernels priced by the element) takes 1 + (sag - 1)
-  /// (u - sag_from) / (sag_full - sag_from) times as long, at least 1 and at most sag.
-  double sag = 1.0, sag_from = 0.33, sag_full = 0.66;
+  /// (u - sag_from) / (sag_full - sag_from) times as long, at least 1 and at most sag.  GPUs that step together wait for the one
+  /// whose clock is lowest, and their links draw power: they sag as one alone would at sag_together more.
+  double sag = 1.0, sag_from = 0.33, sag_full = 0.66, sag_together = 0;
   Surface surface;  ///< over m, n, k
   Provenance provenance;
 };
@@ -126,7 +130,8 @@ struct CollectivePrice {
 
 struct HostPrices {
   double launch_forward_s = 29e-6, launch_backward_s = 30e-6, launch_optimizer_s = 14e-6;
-  double launch_compiled_s = 6e-6;  ///< a fused kernel of a compiled layer: its launch, its share of guards and call
+  double launch_compiled_s = 6e-6;   ///< a fused kernel of a compiled layer: its launch, its share of guards and call
+  double launch_repeated_s = 20e-6;  ///< of a call that launches several kernels in a loop, each after the first
   std::map<std::string, double> work_s;  ///< by HostWorkKind's name, per count
   double launch_latency_s = 6e-6;        ///< call to kernel on an idle stream
   double kernel_gap_s = 2e-6;            ///< from one kernel to the next of a full queue

@@ -15,23 +15,33 @@ double gemm_seconds(const GemmPrice& price, int multiprocessors, double m, doubl
     constexpr double tile = 64.0 * 64.0;
     const double rate = price.fp32_flops_per_s;
     const double half_wave = tile * k / (rate / std::max(1, multiprocessors));
-    return price.launch_s + price.memset_s + std::min(price.fp32_fixed_s, half_wave) + 2 * m * n * k / rate * sag;
+    const double busy = std::min(price.fp32_fixed_s, half_wave) + 2 * m * n * k / rate * sag;
+    const double moved = price.fp32_bytes_per_s > 0 ? bytes / price.fp32_bytes_per_s : 0;
+    return price.launch_s + std::max(busy, moved);
   }
   if (std::min({m, n, k}) <= 64) return std::max(price.skinny_floor_s, bytes / price.skinny_bytes_per_s);
   const double sms = std::max(1, multiprocessors);
-  double best = std::numeric_limits<double>::infinity();
+  double best = std::numeric_limits<double>::infinity(), best_tiles = 0;
   for (const GemmPrice::Tile& tile : price.tiles) {
-    const double waves = std::ceil(std::ceil(m / tile.m) * std::ceil(n / tile.n) / sms);
+    const double tiles = std::ceil(m / tile.m) * std::ceil(n / tile.n);
+    const double waves = std::ceil(tiles / sms);
     const double area = static_cast<double>(tile.m) * tile.n;
     const double step =
         2 * area * k / (price.flops_per_s / sms * tile.efficiency) + price.epilogue_s_per_element * area;
-    best = std::min(best, waves * step);
+    if (waves * step >= best) continue;
+    best = waves * step;
+    best_tiles = tiles;
   }
   const double busy =
       std::max(best + price.traffic_share * bytes / price.traffic_bytes_per_s, bytes / price.memory_bytes_per_s);
   const double factor =
       price.surface.places.empty() || dtype == DType::fp32 ? 1 : surface_factor(price.surface, m, n, k);
-  return price.launch_s + price.memset_s + busy * sag * factor;
+  return price.launch_s + (best_tiles > 2 * sms ? price.memset_s : 0) + busy * sag * factor;
+}
+
+double sag_share(const GemmPrice& price, double u, int gpus) {
+  const double together = gpus > 1 ? price.sag_together : 0;
+  return std::clamp((u + together - price.sag_from) / std::max(price.sag_full - price.sag_from, 1e-9), 0.0, 1.0);
 }
 
 double surface_factor(const Surface& surface, double a, double b, double c) {

@@ -21,12 +21,18 @@ inline constexpr double peer_copy_share_of_links = 0.867;
 inline constexpr double peer_copy_fixed_s = 23e-6;
 
 /// C[m,n] = A[m,k] B[k,n]: t = launch + memset + max(min over tiles of waves (2 tm tn k / (rate e / SMs) + epilogue tm tn)
-/// + share B / traffic rate, B / memory rate), waves = ceil(tiles of the result / SMs), B = bytes of A, B and C.
-/// In fp32, on CUDA cores, t = launch + memset + min(fixed, half a wave of 64 x 64 tiles) + 2 m n k / rate: rows of an expert
-/// are any number, so that the last wave is half full in the mean, and products of few tiles are split along k.
+/// + share B / traffic rate, B / memory rate), waves = ceil(tiles of the result / SMs), B = bytes of A, B and C; the memset with
+/// more than two waves.
+/// In fp32, on CUDA cores, t = launch + max(min(fixed, half a wave of 64 x 64 tiles) + 2 m n k / rate, B / memory rate):
+/// rows of an expert are any number, so that the last wave is half full in the mean, and products of few tiles are split along k;
+/// those of an adapter or a router, a few columns wide, wait for the memory.
 /// @param multiprocessors of the device, >= 1
 double gemm_seconds(const GemmPrice& price, int multiprocessors, double m, double n, double k, DType dtype,
                     double sag = 1);
+
+/// How far clocks sag between not at all (0) and as far as they do (1), in a step whose tensor-core FLOPs over its time and the
+/// rate are `u`, on so many GPUs: (u + together - from) / (full - from), together being 0 for one.
+double sag_share(const GemmPrice& price, double u, int gpus);
 
 /// The factor of a surface: exp(sum_i w_i f_i / (sum_i w_i + shrink)), w_i = exp(-|log2 sizes - place_i|^2 / (2 width^2)).
 double surface_factor(const Surface& surface, double a, double b, double c);

@@ -177,10 +177,12 @@ class CalibrationReader {
     rate(r, "skinny_bytes_per_s", g.skinny_bytes_per_s);
     rate(r, "fp32_flops_per_s", g.fp32_flops_per_s);
     seconds(r, "fp32_fixed_us", g.fp32_fixed_s, 1e-6);
+    rate(r, "fp32_bytes_per_s", g.fp32_bytes_per_s);
     if (const auto value = r.number("fp32_power", 0, 10)) g.fp32_power = *value;
     if (const auto value = r.number("sag", 1, 10)) g.sag = *value;
     if (const auto value = r.number("sag_from", 0, 1)) g.sag_from = *value;
     if (const auto value = r.number("sag_full", 0, 1)) g.sag_full = *value;
+    if (const auto value = r.number("sag_together", 0, 1)) g.sag_together = *value;
     if (g.sag_full <= g.sag_from)
       r.report(Severity::error, "sag_full", "range", "/gemm/sag_full must be above sag_from");
     each(r, "tiles", [&g](ObjectReader& tile) {
@@ -258,6 +260,7 @@ class CalibrationReader {
     seconds(r, "launch_backward_us", h.launch_backward_s, 1e-6);
     seconds(r, "launch_optimizer_us", h.launch_optimizer_s, 1e-6);
     seconds(r, "launch_compiled_us", h.launch_compiled_s, 1e-6);
+    seconds(r, "launch_repeated_us", h.launch_repeated_s, 1e-6);
     seconds(r, "launch_latency_us", h.launch_latency_s, 1e-6);
     seconds(r, "kernel_gap_us", h.kernel_gap_s, 1e-6);
     seconds(r, "kernel_gap_streams_us", h.kernel_gap_streams_s, 1e-6);

@@ -55,7 +55,9 @@ Json gemm_json(const GemmPrice& g) {
                {"fp32_power", g.fp32_power},
                {"sag", g.sag},
                {"sag_from", g.sag_from},
-               {"sag_full", g.sag_full}};
+               {"sag_full", g.sag_full},
+               {"sag_together", g.sag_together}};
+  if (g.fp32_bytes_per_s > 0) json["fp32_bytes_per_s"] = rounded(g.fp32_bytes_per_s);
   for (const GemmPrice::Tile& tile : g.tiles)
     json["tiles"].push_back({{"m", tile.m}, {"n", tile.n}, {"efficiency", rounded(tile.efficiency)}});
   add_surface(json, g.surface);
@@ -121,6 +123,7 @@ Json host_json(const HostPrices& h) {
                {"launch_backward_us", us(h.launch_backward_s)},
                {"launch_optimizer_us", us(h.launch_optimizer_s)},
                {"launch_compiled_us", us(h.launch_compiled_s)},
+               {"launch_repeated_us", us(h.launch_repeated_s)},
                {"launch_latency_us", us(h.launch_latency_s)},
                {"kernel_gap_us", us(h.kernel_gap_s)},
                {"kernel_gap_streams_us", us(h.kernel_gap_streams_s)},

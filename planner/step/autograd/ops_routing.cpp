@@ -311,21 +311,22 @@ std::array<Variable, 2> halves(Autograd& g, const Variable& x) {
 
 namespace {
 
-/// CUTLASS's grouped product takes the problems' pointers and strides, 60 bytes a group, and 512 bytes per multiprocessor.
-struct GroupedScratch {
-  GroupedScratch(Autograd& g, DType dtype, std::int64_t groups) {
-    if (dtype == DType::fp32) return;
-    problems = g.trace.empty({{60 * groups}}, DType::int8, "grouped product problems", Category::workspace);
-    workspace = g.trace.empty({{512 * g.device.multiprocessors}}, DType::int8, "grouped product workspace",
-                              Category::workspace);
+/// Rows by expert times each expert's weight, or the weights' gradient.  In 16 bits one launch, to which CUTLASS adds the
+/// problems' pointers and strides, 60 bytes a group, and 512 bytes per multiprocessor.  In fp32 PyTorch has no such kernel: the
+/// host reads where the groups end, for which it waits, and launches a product for each.
+void multiply_groups(Autograd& g, Kernel kernel, const Tensor& left, const Tensor& right, const Tensor& ends,
+                     const Tensor& result, const char* role) {
+  if (kernel.dtype == DType::fp32) {
+    g.trace.record(HostSync{}, Lane::host, {&ends}, {}, "ends of the groups");
+    kernel.launches = static_cast<std::uint16_t>(kernel.batch);
+    g.trace.compute(kernel, {&left, &right, &ends}, {&result}, role);
+    return;
   }
-  Tensor problems, workspace;
-};
-
-Kernel grouped_kernel(std::int64_t rows, std::int64_t columns, std::int64_t inner, DType dtype, std::int64_t groups) {
-  Kernel kernel = Kernel::grouped_gemm(rows, columns, inner, dtype, groups);
-  if (dtype == DType::fp32) kernel.launches = static_cast<std::uint16_t>(groups);
-  return kernel;
+  const Tensor problems =
+      g.trace.empty({{60 * kernel.batch}}, DType::int8, "grouped product problems", Category::workspace);
+  const Tensor workspace =
+      g.trace.empty({{512 * g.device.multiprocessors}}, DType::int8, "grouped product workspace", Category::workspace);
+  g.trace.compute(kernel, {&left, &right, &ends}, {&result, &problems, &workspace}, role);
 }
 
 }  // namespace
@@ -346,24 +347,21 @@ Variable grouped_mm(Autograd& g, const Variable& rows, Parameter& weight, const 
     const Tensor input = keeps_input ? call.saved(keeps_weight ? 2 : 1) : Tensor{};
     if (call.wants(1)) {
       call.out[1] = call.trace.empty(weight_shape, dy.dtype, "expert weight gradient", Category::gradients);
-      const GroupedScratch scratch(g, dy.dtype, groups);
-      call.trace.compute(grouped_kernel(m, columns.size, inner, dy.dtype, groups), {&dy, &input, &offs},
-                         {&call.out[1], &scratch.problems, &scratch.workspace}, role);
+      multiply_groups(g, Kernel::grouped_gemm(m, columns.size, inner, dy.dtype, groups), dy, input, offs, call.out[1],
+                      role);
     }
     if (call.wants(0)) {
       call.out[0] = call.trace.empty(in, dy.dtype, "expert input gradient");
-      const GroupedScratch scratch(g, dy.dtype, groups);
-      call.trace.compute(grouped_kernel(m, inner, columns.size, dy.dtype, groups), {&dy, &kept, &offs},
-                         {&call.out[0], &scratch.problems, &scratch.workspace}, role);
+      multiply_groups(g, Kernel::grouped_gemm(m, inner, columns.size, dy.dtype, groups), dy, kept, offs, call.out[0],
+                      role);
     }
   });
   if (keeps_weight) g.save(node, w);
   g.save(node, offsets);
   if (keeps_input) g.save(node, rows.data());
   Tensor result = g.trace.empty({rows.shape.dim(0), columns}, rows.dtype, options.output_name);
-  const GroupedScratch scratch(g, rows.dtype, groups);
-  g.trace.compute(grouped_kernel(m, columns.size, inner, rows.dtype, groups), {&rows, &w, &offsets},
-                  {&result, &scratch.problems, &scratch.workspace}, role);
+  multiply_groups(g, Kernel::grouped_gemm(m, columns.size, inner, rows.dtype, groups), rows, w.data(), offsets, result,
+                  role);
   return output_of(std::move(result), std::move(node));
 }
 

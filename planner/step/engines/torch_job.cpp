@@ -209,9 +209,12 @@ void adamw_step(Trace& trace, OptimizerImplementation implementation, DType mome
   trace.host_work(HostWorkKind::optimizer_parameter, static_cast<std::int64_t>(tensors.size()), "adamw");
   std::vector<Tensor> roots;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!fused) {
-      roots.push_back(trace.empty(tensors[i].shape, moments, "square roots of second moments", Category::temporaries));
-    }
+    const auto temporary = [&](const char* name) {
+      roots.push_back(trace.empty(tensors[i].shape, moments, name, Category::temporaries));
+    };
+    if (!fused) temporary("square roots of second moments");
+    // The list's roots are divided in place; a single tensor's give a new one.
+    if (implementation == OptimizerImplementation::single) temporary("denominator");
     adam_kernel(trace, fused ? KernelKind::adamw : KernelKind::adamw_pass, tensors[i], *gradients[i], states[i]);
     if (implementation == OptimizerImplementation::single) roots.clear();
   }

@@ -71,20 +71,22 @@ NormedStream fused_norm(LayerContext& c, NormModule& module, const Variable& x, 
     if (call.wants(1)) call.out[1] = dx;
     if (call.wants(0)) call.out[0] = std::move(dx);
   });
-  // A branch is written over: its memory becomes the stream's.
+  // A branch is written over: its memory becomes the stream's.  Of an fp32 stream and a branch in 16 bits (autocast) the sum is
+  // never stored: whoever needs it adds them again, which takes half the memory.
   const bool in_place = branch && branch->dtype == x.dtype;
-  Tensor stream = !branch ? x.data() : in_place ? branch->data() : c.trace.empty(x.shape, x.dtype, "residual stream");
+  Tensor stream = in_place ? branch->data() : x.data();
   stream.shape = x.shape;
   stream.view = false;
   const Tensor rstd = c.trace.empty(rows_of(x.shape), DType::fp32, "norm rstd");
   Tensor normed = c.trace.empty(x.shape, g.autocast ? DType::bf16 : x.dtype, "norm output");
   launch_fused(
       c.trace, defined({&x, branch, &weight, &bias}),
-      branch ? std::vector<const Tensor*>{&normed, &rstd, &stream} : std::vector<const Tensor*>{&normed, &rstd},
+      in_place ? std::vector<const Tensor*>{&normed, &rstd, &stream} : std::vector<const Tensor*>{&normed, &rstd},
       "fused norm");
   g.save(node, stream);
   g.save(node, rstd);
   g.save(node, weight);
+  if (branch && !in_place) g.save(node, branch->data());
   NormedStream result;
   result.stream = ops::output_of(std::move(stream), node, 0);
   for (std::uint8_t i = 0; i < 3; ++i)

@@ -334,6 +334,27 @@ TEST_F(SimulateTest, AFullQueueHoldsTheHostBack) {
   EXPECT_EQ(find(run(), 4).start, 20 * us);
 }
 
+// Four kernels launched by one operation, 10 us each: the first runs while the host launches the others, and the last is not done
+// before it is launched.
+TEST_F(SimulateTest, TheFirstOfSeveralKernelsRunsWhileTheHostLaunchesTheOthers) {
+  calibration_.host.launch_forward_s = 10e-6;
+  const OpId long_ones = compute(40), short_ones = compute(4);
+  for (Kernel& kernel : rank().kernels) kernel.launches = 4;
+  const Timeline timeline = run();
+  EXPECT_EQ(find(timeline, long_ones).start, 10 * us);
+  EXPECT_EQ(find(timeline, short_ones).start, 76 * us);
+  EXPECT_EQ(timeline.step_time, 80 * us);
+}
+
+TEST_F(SimulateTest, ProductsOfEachExpertAreALoopWithinOneOperation) {
+  calibration_.host.launch_forward_s = 10e-6;
+  calibration_.host.launch_repeated_s = 2e-6;
+  const Prices prices(calibration_, cluster_, program_, 1);
+  Kernel products = Kernel::grouped_gemm(64, 8, 8, DType::fp32, 4);
+  products.launches = 4;
+  EXPECT_EQ(prices.launch(Issuer::forward, products), (10 + 3 * 2) * us);
+}
+
 // Power is capped: at half of the rate at which clocks have sagged in full, what they bound takes half the sag longer.
 TEST_F(SimulateTest, ClocksSagByTheTensorWorkOverTheStepTime) {
   GemmPrice& gemm = calibration_.gemm;
