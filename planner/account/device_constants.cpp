@@ -74,9 +74,10 @@ OutsideFramework outside_framework(const ProcessUse& use) {
   outside.libraries = process.code + process.product_workspace + attention_workspace(use.attention);
   if (use.grouped_gemm) outside.libraries += process.grouped_kernels;
   if (use.moe_groups) outside.nccl += expert_groups;
-  const Bytes ring = use.world_size == 1 ? alone_in_group
-                     : use.nvlink        ? process.ring
-                                         : channel_direction * std::int64_t{ring_channels_pcie};
+  const bool alone = use.software == Software::deepspeed && use.world_size == 1;
+  const Bytes ring = alone        ? alone_in_group
+                     : use.nvlink ? process.ring
+                                  : channel_direction * std::int64_t{ring_channels_pcie};
   outside.nccl += ring * std::int64_t{use.ring_communicators} + exchange_memory(use);
   if (outside.nccl.count > 0) outside.nccl += process.nccl_kernels;
   outside.beyond = process.beyond;
