@@ -27,7 +27,7 @@ void keep_freed_memory() {
   static const bool done = [] {
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
-    mallopt(M_TOP_PAD, 64 << 20);  // as large as a heap of an arena, so that none is given back
+    mallopt(M_TOP_PAD, 16 << 20);
     return true;
   }();
   static_cast<void>(done);
@@ -87,19 +87,20 @@ Evaluator::Evaluator(std::function<void(AnswerPtr)> deliver)
 Evaluator::~Evaluator() {
   const std::lock_guard lock(mutex_);
   newer_.request_stop();
-  preparing_elsewhere_.request_stop();
+  preparing_.request_stop();
+  likely_.clear();
 }
 
 std::uint64_t Evaluator::ask(ScenarioText text) {
   const std::lock_guard lock(mutex_);
   ++counts_.asked;
   if (question_) ++counts_.skipped;
-  if (preparing_ != text) preparing_elsewhere_.request_stop();
   question_ = Question{std::move(text), ++newest_};
   likely_.clear();
   newer_.request_stop();
   newer_ = std::stop_source();
-  asked_.notify_all();  // the slow thread waits for the next edit too
+  preparing_.request_stop();  // also where just that is asked: the first answer has memory at hand, and is there sooner
+  asked_.notify_all();        // the slow thread waits for the next edit too
   return newest_;
 }
 
@@ -146,7 +147,7 @@ void Evaluator::answer_newest(const std::stop_token& stop) {
       question = std::move(*question_);
       question_.reset();
     }
-    AnswerPtr answer = remembered(question.text, stop);
+    AnswerPtr answer = remembered(question.text);
     if (answer) {
       auto again = std::make_shared<Answer>(*answer);
       again->generation = question.generation;
@@ -193,7 +194,7 @@ void Evaluator::look_ahead(const std::stop_token& stop) {
   while (true) {
     ScenarioText text;
     bool with_program = false;
-    std::stop_token elsewhere;
+    std::stop_token overtaken;
     {
       std::unique_lock lock(mutex_);
       if (!wait_with_memory(expected_, lock, stop, ops, [&] { return !likely_.empty(); })) return;
@@ -202,22 +203,20 @@ void Evaluator::look_ahead(const std::stop_token& stop) {
       with_program = programs_to_keep_ > 0;
       if (with_program) --programs_to_keep_;
       if (is_known(text)) continue;
-      preparing_ = text;
-      preparing_elsewhere_ = std::stop_source();
-      elsewhere = preparing_elsewhere_.get_token();
+      preparing_ = std::stop_source();
+      overtaken = preparing_.get_token();
     }
     AnswerPtr answer;
     try {
-      const Wanted wanted(elsewhere);
+      const Wanted wanted(overtaken);
       answer = answer_quickly(text, 0);
-    } catch (const GivenUp&) {  // there is nothing to remember
+    } catch (const GivenUp&) {
+      const std::lock_guard lock(mutex_);
+      ++counts_.given_up;
+      continue;
     }
-    if (answer && answer->begun) ops = ops_of(answer);
-    if (answer && !answer->has_errors()) remember(with_program ? answer : without_program(*answer));
-    const std::lock_guard lock(mutex_);
-    if (!answer) ++counts_.given_up;
-    preparing_.reset();
-    prepared_.notify_all();
+    if (answer->begun) ops = ops_of(answer);
+    if (!answer->has_errors()) remember(with_program ? answer : without_program(*answer));
   }
 }
 
@@ -277,10 +276,8 @@ bool Evaluator::is_known(const ScenarioText& text) const {
   return std::any_of(memory_.begin(), memory_.end(), [&](const AnswerPtr& known) { return known->text == text; });
 }
 
-/// Waits for it where it is just being prepared.
-AnswerPtr Evaluator::remembered(const ScenarioText& text, const std::stop_token& stop) {
-  std::unique_lock lock(mutex_);
-  prepared_.wait(lock, stop, [&] { return preparing_ != text; });
+AnswerPtr Evaluator::remembered(const ScenarioText& text) {
+  const std::lock_guard lock(mutex_);
   const auto found =
       std::find_if(memory_.begin(), memory_.end(), [&](const AnswerPtr& known) { return known->text == text; });
   if (found == memory_.end()) return nullptr;

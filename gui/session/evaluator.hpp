@@ -55,18 +55,17 @@ class Evaluator {
   void settle_until(const std::stop_token& overtaken, AnswerPtr& answer);
   bool deliver(const AnswerPtr& answer);
   void remember(const AnswerPtr& answer);
-  AnswerPtr remembered(const ScenarioText& text, const std::stop_token& stop);
+  AnswerPtr remembered(const ScenarioText& text);
   bool is_known(const ScenarioText& text) const;
 
   std::function<void(AnswerPtr)> deliver_;
   mutable std::mutex mutex_;
-  std::condition_variable_any asked_, answered_, expected_, prepared_;
-  std::optional<Question> question_;       ///< not begun
-  AnswerPtr to_settle_;                    ///< not begun
-  std::vector<ScenarioText> likely_;       ///< not begun, the next one last
-  std::size_t programs_to_keep_ = 0;       ///< for so many of them
-  std::optional<ScenarioText> preparing_;  ///< begun
-  std::stop_source preparing_elsewhere_;   ///< stopped when something else is asked
+  std::condition_variable_any asked_, answered_, expected_;
+  std::optional<Question> question_;  ///< not begun
+  AnswerPtr to_settle_;               ///< not begun
+  std::vector<ScenarioText> likely_;  ///< not begun, the next one last
+  std::size_t programs_to_keep_ = 0;  ///< for so many of them
+  std::stop_source preparing_;        ///< stopped by the next edit
   std::uint64_t newest_ = 0;
   std::stop_source newer_;  ///< stopped when a newer edit comes
   EvaluatorCounts counts_;
