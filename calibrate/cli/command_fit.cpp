@@ -30,7 +30,11 @@ struct FitOptions {
 std::optional<Calibration> base_of(const FitOptions& options, const std::string& device) {
   if (!options.base.empty()) return load_calibration_file(options.base);
   if (find_preset("calibrations", device)) return load_calibration_file(device);
-  if (const Server* server = find_server(device)) return published_prices(make_cluster(*server, 1));
+  if (const Server* server = find_server(device)) {
+    const Result<Calibration> published = published_prices(make_cluster(*server, 1));
+    print_diagnostics(published.diagnostics());
+    return published ? std::optional(*published) : std::nullopt;
+  }
   return load_calibration_file("h200");  // the form of the rules; every figure that is not measured stays marked
 }
 

@@ -137,9 +137,10 @@ Result<Calibration> load_calibration(std::string_view file_or_preset, const Clus
                                       "its times are those of another device"});
     }
     if (result) {
-      const Calibration published = published_prices(cluster);
-      check_names(*document, published, result.diagnostics());
-      fill_holes(*result, published, asked, result.diagnostics());
+      const Result<Calibration> published = published_prices(cluster);
+      if (!published) return published;
+      check_names(*document, *published, result.diagnostics());
+      fill_holes(*result, *published, asked, result.diagnostics());
     }
     return result;
   }
@@ -150,12 +151,12 @@ Result<Calibration> load_calibration(std::string_view file_or_preset, const Clus
   return published_prices(cluster);
 }
 
-Calibration published_prices(const ClusterSpec& cluster) {
-  Calibration result;
+Result<Calibration> published_prices(const ClusterSpec& cluster) {
   // The form of the rules and the host's costs come from the measured preset; rates are scaled to the device's figures.
-  if (const auto preset = find_preset("calibrations", "h200")) {
-    if (auto measured = read_file(preset->string(), "h200")) result = std::move(*measured);
-  }
+  const auto preset = find_preset("calibrations", "h200");
+  const Result<Calibration> measured = read_file(preset ? preset->string() : "calibrations/h200.json", "h200");
+  if (!measured) return measured;
+  Calibration result = *measured;
   const double matrix = cluster.device.bf16_flops_per_s > 0 ? cluster.device.bf16_flops_per_s / 989e12 : 1;
   const double memory = cluster.device.memory_bandwidth.count > 0 ? cluster.device.memory_bandwidth.count / 4.8e12 : 1;
   const auto assume = [&](Provenance& p) {
@@ -168,7 +169,9 @@ Calibration published_prices(const ClusterSpec& cluster) {
   result.source = cluster.device.source;
   GemmPrice& gemm = result.gemm;
   for (double* r : {&gemm.flops_per_s, &gemm.fp32_flops_per_s, &result.grouped_gemm.flops_per_s}) *r *= matrix;
-  for (double* r : {&gemm.traffic_bytes_per_s, &gemm.memory_bytes_per_s, &gemm.skinny_bytes_per_s}) *r *= memory;
+  for (double* r :
+       {&gemm.traffic_bytes_per_s, &gemm.memory_bytes_per_s, &gemm.skinny_bytes_per_s, &gemm.fp32_bytes_per_s})
+    *r *= memory;
   for (auto* rates : {&result.attention.forward, &result.attention.backward}) {
     for (auto& r : *rates) r.flops_per_s *= matrix;
   }

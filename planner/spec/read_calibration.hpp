@@ -21,6 +21,7 @@ Result<Calibration> load_calibration(std::string_view file_or_preset, const Clus
 
 /// Roofline prices from a device's published figures: 80 % of the matrix peak, 85 % of the memory bandwidth, the host costs
 /// and interference measured on another machine.  Evidence: assumed.
-Calibration published_prices(const ClusterSpec& cluster);
+/// Errors: those of the preset of that machine.  @throws MachineError if it is missing
+Result<Calibration> published_prices(const ClusterSpec& cluster);
 
 }  // namespace plimsoll

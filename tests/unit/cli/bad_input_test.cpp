@@ -137,5 +137,18 @@ TEST_F(BadInput, UnknownPresetsNameTheNearest) {
   EXPECT_THAT(run({"check", "--cluster", "8xh10"}).out, HasSubstr("did you mean"));
 }
 
+// Devices without a calibration of their own take the form of their prices from that of H200.
+TEST_F(BadInput, a_calibration_that_others_derive_from_is_told_where_it_is_broken) {
+  const TemporaryFolder configs;
+  std::filesystem::create_directory(configs.path() / "calibrations");
+  configs.write("calibrations/h200.json",
+                R"({"format": "plimsoll-calibration/1", "device": "h200", "gemm": {"sagg": 1}})");
+  setenv("PLIMSOLL_CONFIGS", configs.path().c_str(), 1);
+  const ProgramRun result = run({"simulate", "--model", model.path(), "--cluster", "8xh100"});
+  unsetenv("PLIMSOLL_CONFIGS");
+  expect_refused(result, "h200.json");
+  EXPECT_THAT(result.err, HasSubstr("h200.json:1:"));
+}
+
 }  // namespace
 }  // namespace plimsoll::test
