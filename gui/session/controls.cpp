@@ -14,7 +14,7 @@ namespace {
 using Kind = Control::Kind;
 using Values = std::vector<std::string>;
 
-std::vector<Control> make_controls() {
+std::vector<Control> make_controls() {  // NOLINT(readability-function-size): a table
   const char *run = "Run", *sharding = "Sharding", *batch = "Batch", *memory = "Memory",
              *zero = "ZeRO sizes (elements)", *experts = "Experts", *numbers = "Arithmetic";
   return {
@@ -81,7 +81,7 @@ std::vector<Control> make_controls() {
        memory,
        "Activation checkpointing: a layer's activations are dropped after its forward and computed again in backward.",
        Kind::choice,
-       {"none", "full", "{\"every\":2}", "{\"every\":4}"},
+       {"none", "full", R"({"every":2})", R"({"every":4})"},
        {"none", "every layer", "every 2nd layer", "every 4th layer"}},
       {"offload.optimizer",
        "&Optimizer on",
@@ -102,7 +102,7 @@ std::vector<Control> make_controls() {
        memory,
        "The loss over all tokens at once, or in chunks whose logits are never all alive.",
        Kind::choice,
-       {"full", "{\"chunked\":1024}", "{\"chunked\":4096}"},
+       {"full", R"({"chunked":1024})", R"({"chunked":4096})"},
        {"all tokens at once", "chunks of 1024", "chunks of 4096"}},
       {"attention", "Attention", memory, "Implementation of attention.", Kind::choice, {"sdpa", "flash", "eager"}, {}},
       {"expandable_segments",
@@ -131,9 +131,9 @@ std::vector<Control> make_controls() {
        experts,
        "How tokens spread over the experts: equally, with one fuller than the mean, or nearly all to one.",
        Kind::choice,
-       {"{\"kind\":\"balanced\"}", "{\"kind\":\"skew\",\"max_over_mean\":1.5}",
-        "{\"kind\":\"skew\",\"max_over_mean\":2}", "{\"kind\":\"skew\",\"max_over_mean\":4}",
-        "{\"kind\":\"collapse\",\"share\":0.5}", "{\"kind\":\"collapse\",\"share\":0.92}"},
+       {R"({"kind":"balanced"})", R"({"kind":"skew","max_over_mean":1.5})", R"({"kind":"skew","max_over_mean":2})",
+        R"({"kind":"skew","max_over_mean":4})", R"({"kind":"collapse","share":0.5})",
+        R"({"kind":"collapse","share":0.92})"},
        {"balanced", "skew, max/mean 1.5", "skew, max/mean 2", "skew, max/mean 4", "collapse, half to one",
         "collapse, 92 % to one"}},
       {"zero.reduce_bucket_size",
@@ -231,10 +231,10 @@ std::map<std::string, std::string> values_of(const Plan& plan) {
       {"sequence", number(plan.sequence)},
       {"recompute", every == 0   ? "none"
                     : every == 1 ? "full"
-                                 : fmt::format("{{\"every\":{}}}", every)},
+                                 : fmt::format(R"({{"every":{}}})", every)},
       {"offload.optimizer", name_of(plan.offload.optimizer)},
       {"offload.parameters", name_of(plan.offload.parameters)},
-      {"loss", plan.loss_chunk == 0 ? "full" : fmt::format("{{\"chunked\":{}}}", plan.loss_chunk)},
+      {"loss", plan.loss_chunk == 0 ? "full" : fmt::format(R"({{"chunked":{}}})", plan.loss_chunk)},
       {"attention", name_of(plan.attention)},
       {"expandable_segments", flag(plan.expandable_segments)},
       {"moe.implementation", name_of(plan.moe.implementation)},

@@ -41,11 +41,11 @@ class HullView : public QWidget {
   };
   struct Frame;  ///< where bytes lie on the screen
   Frame frame() const;
-  void paint_scale(QPainter& painter, const Frame& frame) const;
-  void paint_columns(QPainter& painter, const Frame& frame);
+  void paint_scale(QPainter& painter, const Frame& at) const;
+  void paint_columns(QPainter& painter, const Frame& at);
   double name_scale(double slot) const;
-  void paint_column(QPainter& painter, const Frame& frame, std::size_t phase);
-  void paint_load_line(QPainter& painter, const Frame& frame) const;
+  void paint_column(QPainter& painter, const Frame& at, std::size_t index);
+  void paint_load_line(QPainter& painter, const Frame& at) const;
   bool margin_is_over() const;
   QString margin_in_words() const;  ///< "" until it is known
   void label(QPainter& painter, const QPointF& at, Qt::Alignment side, const QString& words) const;

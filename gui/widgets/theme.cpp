@@ -105,9 +105,9 @@ Ink ink_of(Tier tier, bool dark) {
 
 QColor colour_of(Verdict verdict, bool dark) {
   switch (verdict) {
-    case Verdict::fits: return QColor(dark ? "#4fbf73" : "#117733");
-    case Verdict::tight: return QColor(dark ? "#e0b84c" : "#9a6a00");
-    case Verdict::oom: return QColor(dark ? "#f07888" : "#b3213a");
+    case Verdict::fits: return {dark ? "#4fbf73" : "#117733"};
+    case Verdict::tight: return {dark ? "#e0b84c" : "#9a6a00"};
+    case Verdict::oom: return {dark ? "#f07888" : "#b3213a"};
   }
   return {};
 }
@@ -138,7 +138,7 @@ QIcon swatch(const Ink& ink, const QPalette& palette) {
   fill(painter, area, ink);
   painter.setPen(palette.color(QPalette::Mid));
   painter.drawRect(area);
-  return QIcon(pixmap);
+  return {pixmap};
 }
 
 QColor text_on(const QColor& colour) {

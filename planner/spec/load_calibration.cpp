@@ -137,7 +137,7 @@ Result<Calibration> load_calibration(std::string_view file_or_preset, const Clus
                                       "its times are those of another device"});
     }
     if (result) {
-      const Result<Calibration> published = published_prices(cluster);
+      Result<Calibration> published = published_prices(cluster);
       if (!published) return published;
       check_names(*document, *published, result.diagnostics());
       fill_holes(*result, *published, asked, result.diagnostics());
@@ -154,9 +154,9 @@ Result<Calibration> load_calibration(std::string_view file_or_preset, const Clus
 Result<Calibration> published_prices(const ClusterSpec& cluster) {
   // The form of the rules and the host's costs come from the measured preset; rates are scaled to the device's figures.
   const auto preset = find_preset("calibrations", "h200");
-  const Result<Calibration> measured = read_file(preset ? preset->string() : "calibrations/h200.json", "h200");
+  Result<Calibration> measured = read_file(preset ? preset->string() : "calibrations/h200.json", "h200");
   if (!measured) return measured;
-  Calibration result = *measured;
+  Calibration result = std::move(*measured);
   const double matrix = cluster.device.bf16_flops_per_s > 0 ? cluster.device.bf16_flops_per_s / 989e12 : 1;
   const double memory = cluster.device.memory_bandwidth.count > 0 ? cluster.device.memory_bandwidth.count / 4.8e12 : 1;
   const auto assume = [&](Provenance& p) {

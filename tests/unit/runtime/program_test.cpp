@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <regex>
+#include <thread>
 
 #include "tests/support/temporary_folder.hpp"
 
@@ -256,8 +258,19 @@ class Processes : public Program {
                     file("log"), signal, file("process1"));
     return start(strike + mpirun + rank(0) + " : " + rank(1));
   }
-  /// True if a process of the job still runs (one that has ended may wait, as a zombie, for init to notice).
+  /// True if a process of the job goes on; what mpirun has killed as it ended may take a while to go on a busy machine.
   bool orphans() const {
+    constexpr int most_looks = 100;
+    for (int looks = 0; any_runs(); ++looks) {
+      if (looks == most_looks) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    return false;
+  }
+
+ private:
+  /// One that has ended may wait, as a zombie, for init to notice.
+  bool any_runs() const {
     for (const char* name : {"process0", "process1"}) {
       std::string pid, line;
       std::getline(std::ifstream(file(name)) >> std::ws, pid);
