@@ -119,8 +119,9 @@ std::string csv_of(const std::vector<Axis>& axes, const std::vector<SweepRow>& r
 
 void print_table(const std::vector<Axis>& axes, const std::vector<SweepRow>& rows) {
   std::vector<Table::Column> columns;
+  columns.reserve(axes.size() + 9);
   for (const Axis& axis : axes) columns.push_back({axis.key, Align::right});
-  for (const char* title : {"verdict"}) columns.push_back({title});
+  columns.push_back({"verdict"});
   for (const char* title : {"allocated", "reserved", "device", "margin", "sent a step", "step", "tokens/s"})
     columns.push_back({title, Align::right});
   columns.push_back({""});
@@ -203,6 +204,7 @@ int sweep(const SweepOptions& options) {
   print_diagnostics(calibration.diagnostics());
   const std::vector<SweepRow> rows = rows_of(*inputs, axes, *calibration);
   std::vector<std::string> keys;
+  keys.reserve(axes.size());
   for (const Axis& axis : axes) keys.push_back(axis.key);
   if (!options.chart.empty()) write_chart(options.chart, keys, rows);
   if (options.inputs.json) {
