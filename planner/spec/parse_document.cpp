@@ -76,7 +76,7 @@ std::optional<SyntaxError> within_a_token(std::string_view reason) {
       {"ill-formed UTF-8", "this byte is no UTF-8", "save the file as UTF-8"},
       {"invalid BOM", "the file begins with a broken byte order mark", "save the file as UTF-8"},
       {"invalid string", "there is no such escape in a string",
-       "\\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u with four hex digits; a backslash itself is written \\\\"},
+       R"(\" \\ \/ \b \f \n \r \t and \u with four hex digits; a backslash itself is written \\)"},
       {"invalid comment", "the comment is never closed", "/* and */ enclose a comment"},
   }};
   for (const Refused& refused : all)
@@ -96,7 +96,7 @@ SyntaxError between_tokens(std::string_view reason) {
     return {reason.find("unexpected end of input") == std::string_view::npos
                 ? "a key in double quotes is missing"
                 : "a key in double quotes or the closing } is missing",
-            closes ? "leave out the comma before it" : "an object is written {\"key\": value, \"other\": value}"};
+            closes ? "leave out the comma before it" : R"(an object is written {"key": value, "other": value})"};
   if (was_at("object")) return {"a comma or the closing } is missing", "members of an object are separated by commas"};
   if (was_at("array")) return {"a comma or the closing ] is missing", "values of an array are separated by commas"};
   if (is_after_the_end(reason))

@@ -31,7 +31,7 @@ class CalibrationReader {
   Result<Calibration> read(std::string name) {
     if (const std::string format = root_.required_string("format"); root_.has("format") && format != this_format)
       root_.report(Severity::error, "format", "format",
-                   fmt::format("the format is \"{}\", this program reads \"{}\"", format, this_format));
+                   fmt::format(R"(the format is "{}", this program reads "{}")", format, this_format));
     result_.name = root_.string("name").value_or(std::move(name));
     result_.device = root_.required_string("device");
     result_.date = root_.string("date").value_or("");
@@ -191,7 +191,7 @@ class CalibrationReader {
                          tile.number("efficiency", 0.01, 1).value_or(1)});
     });
     if (g.tiles.empty())
-      r.report(Severity::error, "tiles", "missing", "/gemm/tiles needs at least one tile {\"m\", \"n\"}");
+      r.report(Severity::error, "tiles", "missing", R"(/gemm/tiles needs at least one tile {"m", "n"})");
     surface(r, g.surface);
     g.provenance = provenance(r);
   }
@@ -297,6 +297,7 @@ class CalibrationReader {
   void collectives() {
     each(root_, "collectives", [this](ObjectReader& r) {
       std::vector<std::string> kinds;
+      kinds.reserve(collective_kinds.size());
       for (const CollectiveKind kind : collective_kinds) kinds.emplace_back(name_of(kind));
       static const std::vector<std::string> tiers{"nvlink", "pcie", "nic", "spine"};
       CollectivePrice price;
@@ -312,7 +313,7 @@ class CalibrationReader {
       points(r, price.points);
       if (price.pieces.empty())
         r.report(Severity::error, "pieces", "missing",
-                 "a collective needs at least one piece {\"latency_us\", \"bytes_per_s\"}");
+                 R"(a collective needs at least one piece {"latency_us", "bytes_per_s"})");
       price.provenance = provenance(r);
       check_pieces(r, price);
       result_.collectives.push_back(std::move(price));

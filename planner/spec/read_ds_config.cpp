@@ -39,7 +39,7 @@ void read_zero_optimization(const Node& root, PlanDraft& draft) {
   draft.report(Severity::warning, "ds.deprecated", zero->place(),
                fmt::format("/zero_optimization as a boolean is deprecated: DeepSpeed takes it for stage {}",
                            draft.plan.zero.stage),
-               fmt::format("write \"zero_optimization\": {{\"stage\": {}}}", draft.plan.zero.stage));
+               fmt::format(R"(write "zero_optimization": {{"stage": {}}})", draft.plan.zero.stage));
 }
 
 /// One switch, "auto" included: the Trainer's own default is false.
