@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "planner/spec/held_parameters.hpp"
+
 namespace plimsoll {
 
 namespace {
@@ -108,7 +110,7 @@ std::optional<MoeSpec> moe_of_layer(const Scenario& scenario, std::size_t layer)
   const LayerSpec& spec = scenario.model.layers[layer];
   if (spec.moe) return spec.moe;
   const MoeOptions& options = scenario.plan.moe;
-  if (options.implementation != MoeImplementation::native || options.num_experts.empty() || !spec.mlp) return {};
+  if (!is_native(scenario.plan) || !spec.mlp) return {};
   const std::int64_t experts = options.num_experts.size() == 1 ? options.num_experts[0] : options.num_experts[layer];
   if (experts == 0) return {};
   return MoeSpec{.experts = experts,
