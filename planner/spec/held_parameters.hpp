@@ -4,6 +4,7 @@
 
 #include "planner/spec/model.hpp"
 #include "planner/spec/plan.hpp"
+#include "planner/spec/scenario.hpp"
 
 namespace plimsoll {
 
@@ -11,11 +12,6 @@ namespace plimsoll {
 inline bool holds_local_experts(MoeImplementation implementation) {
   return implementation == MoeImplementation::native || implementation == MoeImplementation::autoep ||
          implementation == MoeImplementation::fused;
-}
-
-/// Native experts replace the dense MLPs.
-inline bool is_native(const Plan& plan) {
-  return plan.moe.implementation == MoeImplementation::native && !plan.moe.num_experts.empty();
 }
 
 inline bool is_expert(Role role) {

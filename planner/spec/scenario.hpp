@@ -15,11 +15,15 @@ struct Scenario {
   Plan plan;
 };
 
+/// Native experts replace the dense MLPs.
+inline bool is_native(const Plan& plan) {
+  return plan.moe.implementation == MoeImplementation::native && !plan.moe.num_experts.empty();
+}
+
 /// True if layers have routed experts: the model's own, or DeepSpeed's that the plan puts in the place of dense MLPs.
 inline bool has_experts(const ModelSpec& model, const Plan& plan) {
-  const bool puts_in = plan.moe.implementation == MoeImplementation::native && !plan.moe.num_experts.empty();
-  return puts_in || std::any_of(model.layers.begin(), model.layers.end(),
-                                [](const LayerSpec& layer) { return layer.moe.has_value(); });
+  return is_native(plan) || std::any_of(model.layers.begin(), model.layers.end(),
+                                        [](const LayerSpec& layer) { return layer.moe.has_value(); });
 }
 
 }  // namespace plimsoll
