@@ -10,6 +10,7 @@
 #include "planner/account/device_constants.hpp"
 #include "planner/account/memory_events.hpp"
 #include "planner/account/tight.hpp"
+#include "planner/base/in_parallel.hpp"
 
 namespace plimsoll {
 
@@ -57,25 +58,27 @@ Reach alternatives(const RankProgram& program, const MemoryEvents& events, const
   Reach reach{{central.allocated_peak, central.allocated_peak},
               {central.reserved_peak, central.reserved_peak},
               {central.job_reserved_peak, central.job_reserved_peak}};
-  if (!context.bistable) return reach;
-  const auto with = [&](Bytes hole, bool workspaces, int lag) {
-    Replay replay = replay_allocator(
-        program, events, {.rules = context.rules, .hole = hole, .workspaces_first = workspaces, .gather_lag = lag});
-    reach.include(replay);
-    return replay;
-  };
+  if (!context.bistable || context.unknown == LedgerContext::Unknown::nothing) return reach;
+  std::vector<ReplayOptions> options;
   if (context.unknown == LedgerContext::Unknown::lateness) {
-    for (const int lag : gather_lags) with(Bytes(0), false, lag);
-  } else if (context.unknown == LedgerContext::Unknown::past) {
-    Replay highest = central;
+    for (const int lag : gather_lags) options.push_back({.rules = context.rules, .gather_lag = lag});
+  } else {
     for (const bool workspaces : {false, true}) {
       for (const std::int64_t mebibytes : {0, 20, 60}) {
         if (!workspaces && mebibytes == 0) continue;
-        Replay replay = with(Bytes(mebibytes << 20), workspaces, 0);
-        if (replay.reserved_peak > highest.reserved_peak) highest = std::move(replay);
+        options.push_back({.rules = context.rules, .hole = Bytes(mebibytes << 20), .workspaces_first = workspaces});
       }
     }
-    if (highest.reserved_peak > scaled(central.reserved_peak, 1 + bistable_share)) central = std::move(highest);
+  }
+  std::vector<Replay> replays(options.size());
+  in_parallel(context.threads, options.size(),
+              [&](std::size_t i) { replays[i] = replay_allocator(program, events, options[i]); });
+  for (const Replay& replay : replays) reach.include(replay);
+  if (context.unknown == LedgerContext::Unknown::past) {
+    const auto highest = std::max_element(replays.begin(), replays.end(), [](const Replay& a, const Replay& b) {
+      return a.reserved_peak < b.reserved_peak;
+    });
+    if (highest->reserved_peak > scaled(central.reserved_peak, 1 + bistable_share)) central = std::move(*highest);
   }
   return reach;
 }

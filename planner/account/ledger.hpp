@@ -54,6 +54,7 @@ struct LedgerContext {
   enum class Unknown : std::uint8_t { nothing, past, lateness } unknown = Unknown::nothing;
   bool in_arena = false;  ///< the engine lays out all buffers in one block beforehand (planner/account/arena.hpp)
   bool bistable = true;   ///< false: the first alternative alone, for searches that compare many plans
+  int threads = 1;        ///< on which the alternatives are replayed
   Bytes host_capacity;    ///< of a node
   int ranks_per_node = 1;
   /// Resident bytes of the process itself at the end of a phase, without tensors; and the part shared by a node's ranks.

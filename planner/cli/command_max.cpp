@@ -10,16 +10,15 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "planner/base/format.hpp"
+#include "planner/base/in_parallel.hpp"
 #include "planner/cli/commands.hpp"
 #include "planner/cli/common_inputs.hpp"
 #include "planner/cli/in_words.hpp"
 #include "planner/cli/json_output.hpp"
 #include "planner/cli/terminal.hpp"
-#include "planner/search/in_parallel.hpp"
 #include "planner/spec/limits.hpp"
 
 namespace plimsoll {
@@ -110,11 +109,10 @@ class Maximum {
   /// Downwards.
   std::int64_t first_that_fits_from(std::int64_t value) const {
     constexpr std::int64_t at_once = 16;
-    const auto threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     for (; value >= least_; value -= at_once) {
       tell(value);
       std::vector<Verdict> verdicts(static_cast<std::size_t>(std::min(at_once, value - least_ + 1)));
-      in_parallel(threads, verdicts.size(),
+      in_parallel(all_cores(), verdicts.size(),
                   [&](std::size_t i) { verdicts[i] = verdict_at(value - static_cast<std::int64_t>(i)).verdict; });
       const auto found =
           std::find_if(verdicts.begin(), verdicts.end(), [](Verdict verdict) { return verdict != Verdict::oom; });

@@ -13,6 +13,7 @@
 #include <numeric>
 #include <utility>
 
+#include "planner/base/in_parallel.hpp"
 #include "planner/search/bounds.hpp"
 #include "planner/spec/devices.hpp"
 #include "planner/step/build_step.hpp"
@@ -145,6 +146,7 @@ Evaluation build(Scenario scenario, RankChoice choice) {
 Evaluation evaluate(Scenario scenario, RankChoice choice, bool bistable) {
   Evaluation evaluation = build(std::move(scenario), choice);
   evaluation.context.bistable = bistable;
+  evaluation.context.threads = all_cores();
   evaluation.ledger = make_ledger(evaluation.rank_program(), evaluation.context);
   return evaluation;
 }

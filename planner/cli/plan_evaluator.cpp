@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "planner/account/tight.hpp"
+#include "planner/base/in_parallel.hpp"
 #include "planner/cli/evaluate.hpp"
 #include "planner/cli/fastest_rates.hpp"
 #include "planner/search/short_model.hpp"
@@ -25,6 +26,9 @@
 
 namespace plimsoll {
 namespace {
+
+/// Of a search: each holds a step program and its pool, some 30 MB for large models.
+constexpr int most_threads = 16;
 
 /// Kernels that layers launch in each micro-batch, whatever engine runs them.  Of the kinds that engines launch too, those
 /// whose role is a layer's alone.
@@ -372,6 +376,7 @@ Evaluator plan_evaluator(const Calibration& calibration) {
 
 SearchOptions search_options(const Calibration& calibration) {
   SearchOptions options;
+  options.threads = std::min(all_cores(), most_threads);
   options.peaks = fastest_rates(calibration);
   options.outline = [&calibration](const Scenario& scenario, OutlineOf what) {
     return outline_of(scenario, what, calibration);

@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cmath>
-#include <exception>
 #include <map>
 #include <memory>
-#include <thread>
 
+#include "planner/base/in_parallel.hpp"
 #include "planner/base/machine_error.hpp"
 #include "planner/cli/evaluate.hpp"
 #include "planner/spec/read_calibration.hpp"
@@ -24,8 +22,8 @@ namespace plimsoll {
 namespace {
 
 constexpr double megabyte = 1e6;
-
-bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
+/// Rows evaluated together: each holds a step program and its pool, up to a few hundred MB.
+constexpr int most_at_once = 8;
 
 /// A cluster with its calibration, shared by all rows that name it.
 struct Machine {
@@ -171,7 +169,7 @@ class RowValidation {
     if (figure == "reserved_peak") return of(ledger.reserved_peak);
     if (figure == "device_peak") return of(ledger.device_peak);
     if (figure == "step_time") return step_time();
-    if (starts_with(figure, "file.")) return file_size(figure.substr(5));
+    if (figure.starts_with("file.")) return file_size(figure.substr(5));
     const std::size_t dot = figure.rfind('.');
     return of_phase(figure.substr(0, dot), figure.substr(dot + 1));
   }
@@ -210,11 +208,11 @@ class RowValidation {
 
   bool is_compared(const Measurement& measurement) const {
     const std::string& figure = measurement.figure;
-    if (starts_with(figure, "file.")) return measurement.value >= megabyte;
+    if (figure.starts_with("file.")) return measurement.value >= megabyte;
     const std::size_t dot = figure.rfind('.');
-    if (dot == std::string::npos || starts_with(figure.substr(dot + 1), "host_")) return true;
-    if (starts_with(figure, "steady_") || starts_with(figure, "save_")) return true;
-    return row_.fresh && !(given_routing_ && starts_with(figure, "first_step_"));
+    if (dot == std::string::npos || figure.substr(dot + 1).starts_with("host_")) return true;
+    if (figure.starts_with("steady_") || figure.starts_with("save_")) return true;
+    return row_.fresh && !(given_routing_ && figure.starts_with("first_step_"));
   }
 
   bool hangs_on_history(const std::string& figure) const {
@@ -224,7 +222,7 @@ class RowValidation {
 
   void compare(const Measurement& measurement) {
     if (!is_compared(measurement)) {
-      if (row_.fresh && given_routing_ && starts_with(measurement.figure, "first_step_")) ++answer_.first_steps;
+      if (row_.fresh && given_routing_ && measurement.figure.starts_with("first_step_")) ++answer_.first_steps;
       return;
     }
     const std::optional<Prediction> prediction = predict(measurement.figure);
@@ -277,30 +275,6 @@ class RowValidation {
   Answer answer_;
 };
 
-/// Runs `work(i)` for i < count on all cores; the first exception is thrown again when all have ended.
-template <class Work>
-void in_parallel(std::size_t count, Work work) {
-  std::atomic<std::size_t> next = 0;
-  std::exception_ptr failure;
-  std::atomic_flag failed = ATOMIC_FLAG_INIT;
-  const auto loop = [&] {
-    for (std::size_t i = next++; i < count; i = next++) {
-      try {
-        work(i);
-      } catch (...) {
-        if (!failed.test_and_set()) failure = std::current_exception();
-        next = count;
-      }
-    }
-  };
-  std::vector<std::thread> threads;
-  const std::size_t cores = std::min<std::size_t>({count, std::max(1u, std::thread::hardware_concurrency()), 8});
-  for (std::size_t i = 1; i < cores; ++i) threads.emplace_back(loop);
-  loop();
-  for (std::thread& thread : threads) thread.join();
-  if (failure) std::rethrow_exception(failure);
-}
-
 template <class T>
 void append(std::vector<T>& all, std::vector<T> more) {
   std::move(more.begin(), more.end(), std::back_inserter(all));
@@ -330,7 +304,8 @@ Validation validate(std::vector<MeasuredTable> tables, const std::string& calibr
     machine.diagnostics.erase(said, machine.diagnostics.end());
   }
   std::vector<Answer> answers(work.size());
-  in_parallel(work.size(), [&](std::size_t i) { answers[i] = RowValidation(*work[i].first, *work[i].second).run(); });
+  in_parallel(std::min(most_at_once, all_cores()), work.size(),
+              [&](std::size_t i) { answers[i] = RowValidation(*work[i].first, *work[i].second).run(); });
   for (Answer& answer : answers) {
     append(validation.rows, std::move(answer.rows));
     append(validation.apart, std::move(answer.apart));

@@ -30,23 +30,21 @@ std::size_t order_of(const std::string& figure) {
   return 10 + 10 * position(phases, figure.substr(0, dot)) + position(phase_figures, figure.substr(dot + 1));
 }
 
-bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
-
 /// "allocated, peak of a phase, steady step"
 std::string kind_of(const std::string& figure) {
   if (figure == "allocated_peak") return "allocated, peak of a steady step";
   if (figure == "reserved_peak") return "reserved, peak of a steady step";
   if (figure == "device_peak") return "device, peak of a steady step";
   if (figure == "step_time") return "step time";
-  if (starts_with(figure, "file.")) return "checkpoint files above 1 MB";
+  if (figure.starts_with("file.")) return "checkpoint files above 1 MB";
   const std::string part = figure.substr(figure.rfind('.') + 1);
   if (part == "host_resident_end") return "host resident, end of a phase";
   if (part == "host_resident_peak") return "host resident, peak of a phase";
   if (part == "host_pinned") return "host pinned, end of a phase";
-  const std::string when = starts_with(figure, "steady_")       ? "steady step"
-                           : starts_with(figure, "first_step_") ? "first step"
-                           : starts_with(figure, "save_")       ? "saving"
-                                                                : "construction";
+  const std::string when = figure.starts_with("steady_")       ? "steady step"
+                           : figure.starts_with("first_step_") ? "first step"
+                           : figure.starts_with("save_")       ? "saving"
+                                                               : "construction";
   if (part == "reserved_end") return "reserved, end of a phase, " + when;
   return (part == "allocated_end" ? "allocated, end of a phase, " : "allocated, peak of a phase, ") + when;
 }

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "planner/search/in_parallel.hpp"
+#include "planner/base/in_parallel.hpp"
 
 namespace plimsoll {
 namespace {

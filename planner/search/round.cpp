@@ -10,7 +10,7 @@
 #include <cmath>
 #include <set>
 
-#include "planner/search/in_parallel.hpp"
+#include "planner/base/in_parallel.hpp"
 
 namespace plimsoll {
 namespace {

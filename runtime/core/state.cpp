@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
-#include <thread>
 
 #include "planner/base/check.hpp"
+#include "planner/base/in_parallel.hpp"
 #include "runtime/core/number.hpp"
 
 namespace plimsoll {
@@ -31,15 +31,13 @@ std::int64_t first_of(const FlatGroup& group, BufferId buffer) {
 }
 
 /// Billions of values take minutes on one core: ranges of [begin, end), each by a thread; few values by this one.
-void in_parallel(std::int64_t begin, std::int64_t end, const std::function<void(std::int64_t, std::int64_t)>& work) {
+void in_ranges(std::int64_t begin, std::int64_t end, const std::function<void(std::int64_t, std::int64_t)>& work) {
   constexpr std::int64_t worth_a_thread = 1 << 20;
-  const std::int64_t threads =
-      std::min<std::int64_t>(std::max(1U, std::thread::hardware_concurrency() / 2), (end - begin) / worth_a_thread);
-  if (threads <= 1) return work(begin, end);
-  std::vector<std::thread> running;
-  for (std::int64_t i = 0; i < threads; ++i)
-    running.emplace_back(work, begin + (end - begin) * i / threads, begin + (end - begin) * (i + 1) / threads);
-  for (std::thread& thread : running) thread.join();
+  const std::int64_t ranges = std::clamp<std::int64_t>((end - begin) / worth_a_thread, 1, std::max(1, all_cores() / 2));
+  in_parallel(static_cast<int>(ranges), static_cast<std::size_t>(ranges), [&](std::size_t index) {
+    const auto i = static_cast<std::int64_t>(index);
+    work(begin + (end - begin) * i / ranges, begin + (end - begin) * (i + 1) / ranges);
+  });
 }
 
 /// Elements that pass through one piece of host memory at a time.
@@ -50,7 +48,7 @@ void write_numbers(Execution& execution, const Operand& to, std::span<const floa
   const std::int64_t size = size_of(to.dtype);
   for (std::size_t done = 0; done < values.size(); done += static_cast<std::size_t>(chunk)) {
     const auto part = values.subspan(done, std::min(static_cast<std::size_t>(chunk), values.size() - done));
-    in_parallel(0, static_cast<std::int64_t>(part.size()), [&](std::int64_t first, std::int64_t last) {
+    in_ranges(0, static_cast<std::int64_t>(part.size()), [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i)
         set_number(staging, to.dtype, i, static_cast<double>(part[static_cast<std::size_t>(i)]));
     });
@@ -91,7 +89,7 @@ void fill_flat(const RankProgram& rank, const FlatGroup& group, std::int64_t fir
     const ParameterSlot& slot = rank.slots[group.first_slot + i];
     const std::int64_t from = std::max(slot.offset, first), to = std::min(slot.offset + slot.numel, end);
     if (from >= to) continue;
-    in_parallel(from, to, [&](std::int64_t begin, std::int64_t stop) {
+    in_ranges(from, to, [&](std::int64_t begin, std::int64_t stop) {
       values_of(slot, slot.first + begin - slot.offset,
                 values.subspan(static_cast<std::size_t>(begin - first), static_cast<std::size_t>(stop - begin)));
     });

@@ -1,4 +1,4 @@
-// Several tasks of a search at once, on a few threads.
+// Several tasks at once, on a few threads.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,9 @@
 #include <vector>
 
 namespace plimsoll {
+
+/// How many threads this machine runs at once.
+inline int all_cores() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
 /// Runs task(0), ..., task(count - 1) and returns when all have ended.  Throws again what the first of them to fail threw.
 template <class Task>
