@@ -41,7 +41,7 @@ constexpr Bound bounds[] = {
     {"allocated, end of a phase, saving", 0.005, 0.04},
     {"allocated, peak of a phase, saving", 0.002, 0.02},
     {"checkpoint files above 1 MB", 0.001, 0.001},
-    {"step time", 4.33, 19},
+    {"step time", 4.34, 19},
 };
 
 const Validation& validation() {
@@ -351,17 +351,25 @@ TEST(Accuracy, OfCasesDrawnAtRandom) {
     } else if (row.figure == "device_peak") {
       EXPECT_LE(std::abs(row.predicted - row.measured), std::max(8e6, 0.047 * row.measured)) << row.id;
     } else if (row.figure.find("allocated") != std::string::npos) {
-      // A compiled layer hands all its gradients back at its end; a small one keeps 1.5 MB that is not known.
-      const double allowed = row.id == "ds-z2-compile-ckpt-x1" ? 0.0132
-                             : row.id == "fsdp2-compile-x1"    ? 0.0073
-                                                               : 0.0014;
-      EXPECT_LE(std::abs(row.error), allowed) << row.id << " " << row.figure;
+      EXPECT_LE(std::abs(row.error), 0.0014) << row.id << " " << row.figure;
     }
   }
   EXPECT_EQ(n, 15);
   EXPECT_LE(sum / n, 0.019);
   EXPECT_LE(std::abs(bias / n), 0.008);
   EXPECT_LE(reserved / of_reserved, 0.0016);
+}
+
+// Layers that are compiled module by module, between the hooks of ZeRO stage 3.  What their compiler times in the first step
+// is not replayed and stays in the pool.
+TEST(Accuracy, OfLayersCompiledBetweenHooks) {
+  const Validation compiled = of_table("h200_compiled");
+  EXPECT_TRUE(compiled.unanswered.empty());
+  EXPECT_EQ(compiled.rows.size(), 104U);
+  for (const Comparison& row : compiled.rows) {
+    const bool allocated = row.figure.find("allocated") != std::string::npos;
+    EXPECT_LE(std::abs(row.error), allocated ? 0.00001 : 0.006) << row.id << " " << row.figure;
+  }
 }
 
 TEST(Accuracy, GivenRoutingsLieWithinTheStatedIntervals) {

@@ -234,7 +234,7 @@ void Autograd::run(GraphNode& node) {
   Scoped category(trace.category, node.category);
   for (auto& hook : node.pre_hooks) hook();
   Scoped compiled(trace.compiled, node.compiled);
-  BackwardCall call{trace, node, {node}, results_};
+  BackwardCall call{trace, node, {node}, results_, {}};
   for (std::size_t i = 0; i < node.saved_count; ++i) node.saved(i).unpack();
   node.backward(call);
   for (std::size_t i = 0; i < node.inputs; ++i) {
@@ -248,6 +248,10 @@ void Autograd::run(GraphNode& node) {
   for (std::size_t i = 0; i < node.saved_count; ++i) node.saved(i).reset();
   for (std::size_t i = 0; i < node.inputs; ++i) {
     if (node.input_node(i)) hand_on(std::move(node.input_node(i)), node.input(i).output, std::move(results_[i]));
+  }
+  for (auto& [leaf, grad] : call.of_leaves) {
+    leaf->dependencies = 1;  // of no other node
+    hand_on(std::move(leaf), 0, std::move(grad));
   }
   for (std::size_t i = results_.size(); i-- > 0;) results_[i].reset();
 }

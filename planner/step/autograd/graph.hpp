@@ -85,8 +85,12 @@ struct BackwardCall {
   GraphNode& node;
   Gradients grads{node};
   std::array<Tensor, 4>& out;  ///< by forward input; empty at first
+  /// Gradients of leaves that are no inputs of the node, handed on after those that are, in this order.
+  std::vector<std::pair<NodeRef, Tensor>> of_leaves;
   /// What the node kept, unpacked (or computed again) before it runs; none beyond.
   const Tensor& saved(std::size_t index) const;
+  /// Lets go of a kept tensor before the node has run to its end.
+  void drop(std::size_t index);
   bool wants(std::size_t input) const;
 };
 
@@ -226,6 +230,8 @@ inline NodeRef::~NodeRef() {
 }
 
 inline Tensor& BackwardCall::Gradients::operator[](std::size_t output) const { return node.incoming(output); }
+
+inline void BackwardCall::drop(std::size_t index) { node.saved(index).reset(); }
 
 inline bool BackwardCall::wants(std::size_t input) const {
   return input < node.inputs && static_cast<bool>(node.input_node(input));

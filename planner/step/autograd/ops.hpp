@@ -4,6 +4,7 @@
 // Names are literals; they say which tensor the result is.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "planner/step/autograd/autograd.hpp"
@@ -59,6 +60,21 @@ struct AttentionShape {
 };
 Variable scaled_dot_product_attention(Autograd& g, const Variable& q, const Variable& k, const Variable& v,
                                       const AttentionShape& shape);
+/// Its two kernels alone, for layers that have a graph of their own: the output and what backward needs beside q, k and v; and
+/// dq, dk, dv.
+struct Attended {
+  Tensor seed, offset, out, lse;
+};
+Attended attention_forward(Trace& trace, const Tensor& q, const Tensor& k, const Tensor& v,
+                           const AttentionShape& shape);
+std::array<Tensor, 3> attention_backward(Trace& trace, const Tensor& gradient, const Tensor& q, const Tensor& k,
+                                         const Tensor& v, const Tensor& out, const Tensor& lse,
+                                         const AttentionShape& shape);
+
+/// The products of a linear layer's backward: d W[out, in] = dy^T x, and d x[N, in] = dy W, over the memory of `into` if given.
+Tensor weight_gradient(Autograd& g, const Tensor& dy, const Tensor& x, const Shape& weight, const char* role);
+Tensor input_gradient(Autograd& g, const Tensor& dy, const Tensor& weight, const Shape& input, const char* role,
+                      Tensor into = {});
 
 /// A backward function for an op without gradient-sized memory: passes its gradient through.
 void pass_through(BackwardCall& call);

@@ -25,7 +25,8 @@ Variable autocast_copy(Autograd& g, Parameter& weight) {
   return copy;
 }
 
-/// d W[out, in] = dy^T x.
+}  // namespace
+
 Tensor weight_gradient(Autograd& g, const Tensor& dy, const Tensor& x, const Shape& weight, const char* role) {
   Tensor dw = g.trace.empty(weight, dy.dtype, "weight gradient", Category::gradients);
   g.take_gemm_workspace();
@@ -34,17 +35,16 @@ Tensor weight_gradient(Autograd& g, const Tensor& dy, const Tensor& x, const Sha
   return dw;
 }
 
-/// d x[N, in] = dy W.
-Tensor input_gradient(Autograd& g, const Tensor& dy, const Tensor& weight, const Shape& input, const char* role) {
-  Tensor dx = g.trace.empty(input, dy.dtype, "input gradient");
+Tensor input_gradient(Autograd& g, const Tensor& dy, const Tensor& weight, const Shape& input, const char* role,
+                      Tensor into) {
+  Tensor dx = into ? std::move(into) : g.trace.empty(input, dy.dtype, "input gradient");
+  dx.shape = input;
   g.take_gemm_workspace();
   const std::int64_t rows = dy.numel() / weight.shape.dim(0).size;
   g.trace.compute(Kernel::gemm(rows, weight.shape.dim(1).size, weight.shape.dim(0).size, dy.dtype), {&dy, &weight},
                   {&dx}, role);
   return dx;
 }
-
-}  // namespace
 
 namespace {
 
@@ -210,42 +210,50 @@ Kernel attention_kernel(KernelKind kind, const AttentionShape& s, DType dtype, B
 
 }  // namespace
 
+Attended attention_forward(Trace& trace, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& s) {
+  const Dim n{s.batch * s.sequence, Symbol::tokens};
+  Shape out_shape{n};
+  out_shape.push({s.q_heads * s.value_dim, Symbol::q_width});
+  Attended result;
+  result.seed = trace.empty({}, DType::int64, "attention seed");
+  result.offset = trace.empty({}, DType::int64, "attention seed offset");
+  result.out = trace.empty(out_shape, q.dtype, "attention output");
+  result.lse = trace.empty({n, {s.q_heads, Symbol::heads}}, DType::fp32, "attention log-sum-exp");
+  const Tensor workspace = trace.empty({{256}}, DType::int8, "attention workspace", Category::workspace);
+  trace.compute(attention_kernel(KernelKind::attention_forward, s, q.dtype,
+                                 q.bytes() + k.bytes() + v.bytes() + result.out.bytes()),
+                {&q, &k, &v}, {&result.out, &result.lse, &workspace}, "attention");
+  return result;
+}
+
+std::array<Tensor, 3> attention_backward(Trace& trace, const Tensor& gradient, const Tensor& q, const Tensor& k,
+                                         const Tensor& v, const Tensor& out, const Tensor& lse,
+                                         const AttentionShape& s) {
+  Tensor dq = trace.empty(q.shape, q.dtype, "dq");
+  Tensor dk = trace.empty(k.shape, k.dtype, "dk");
+  Tensor dv = trace.empty(v.shape, v.dtype, "dv");
+  // dq is summed in fp32 beside the row sums; with grouped heads the per-query-head dk and dv stand there too.
+  const std::int64_t accumulators = s.kv_heads < s.q_heads ? 8 : 4;
+  const Tensor workspace = trace.empty({{accumulators * q.numel() + 4 * s.batch * s.sequence * s.q_heads + 256}},
+                                       DType::int8, "attention backward workspace", Category::workspace);
+  trace.compute(attention_kernel(KernelKind::attention_backward, s, q.dtype, q.bytes() * 4 + k.bytes() * 4),
+                {&gradient, &q, &k, &v, &out, &lse}, {&dq, &dk, &dv, &workspace}, "attention backward");
+  return {std::move(dq), std::move(dk), std::move(dv)};
+}
+
 Variable scaled_dot_product_attention(Autograd& g, const Variable& q, const Variable& k, const Variable& v,
                                       const AttentionShape& s) {
-  const Dim n{s.batch * s.sequence, Symbol::tokens};
-  const Dim heads{s.q_heads, Symbol::heads};
-  NodeRef node = g.make_node({&q, &k, &v}, [s, n, heads](BackwardCall& call) {
+  NodeRef node = g.make_node({&q, &k, &v}, [s](BackwardCall& call) {
     const Tensor kk = call.saved(0), kq = call.saved(1), kv = call.saved(2), lse = call.saved(3), out = call.saved(4);
-    Trace& trace = call.trace;
-    Tensor dq = trace.empty(kq.shape, kq.dtype, "dq");
-    Tensor dk = trace.empty(kk.shape, kk.dtype, "dk");
-    Tensor dv = trace.empty(kv.shape, kv.dtype, "dv");
-    // dq is summed in fp32 beside the row sums; with grouped heads the per-query-head dk and dv stand there too.
-    const std::int64_t accumulators = s.kv_heads < s.q_heads ? 8 : 4;
-    const Tensor workspace = trace.empty({{accumulators * kq.numel() + 4 * n.size * heads.size + 256}}, DType::int8,
-                                         "attention backward workspace", Category::workspace);
-    trace.compute(attention_kernel(KernelKind::attention_backward, s, kq.dtype, kq.bytes() * 4 + kk.bytes() * 4),
-                  {&call.grads[0], &kq, &kk, &kv, &out, &lse}, {&dq, &dk, &dv, &workspace}, "attention backward");
+    auto [dq, dk, dv] = attention_backward(call.trace, call.grads[0], kq, kk, kv, out, lse, s);
     call.out[0] = std::move(dq);
     call.out[1] = std::move(dk);
     call.out[2] = std::move(dv);
   });
   for (const Variable* kept : {&k, &q, &v}) g.save(node, kept->data());
-  Shape out_shape{n};
-  out_shape.push({s.q_heads * s.value_dim, Symbol::q_width});
-  const Tensor seed = g.trace.empty({}, DType::int64, "attention seed");
-  const Tensor offset = g.trace.empty({}, DType::int64, "attention seed offset");
-  Tensor out = g.trace.empty(out_shape, q.dtype, "attention output");
-  Tensor lse = g.trace.empty({n, heads}, DType::fp32, "attention log-sum-exp");
-  {
-    const Tensor workspace = g.trace.empty({{256}}, DType::int8, "attention workspace", Category::workspace);
-    g.trace.compute(
-        attention_kernel(KernelKind::attention_forward, s, q.dtype, q.bytes() + k.bytes() + v.bytes() + out.bytes()),
-        {&q, &k, &v}, {&out, &lse, &workspace}, "attention");
-  }
-  for (const Tensor* kept : {static_cast<const Tensor*>(&lse), static_cast<const Tensor*>(&out), &seed, &offset})
-    g.save(node, *kept);
-  Variable output{std::move(out)};
+  Attended attended = attention_forward(g.trace, q, k, v, s);
+  for (const Tensor* kept : {&attended.lse, &attended.out, &attended.seed, &attended.offset}) g.save(node, *kept);
+  Variable output{std::move(attended.out)};
   output.grad_fn = std::move(node);
   return output;
 }

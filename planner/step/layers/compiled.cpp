@@ -39,6 +39,8 @@ Tensor row_sum(Trace& trace, const std::vector<const Tensor*>& reads, const Shap
   return result;
 }
 
+}  // namespace
+
 std::vector<const Tensor*> defined(std::initializer_list<const Tensor*> tensors) {
   std::vector<const Tensor*> result;
   for (const Tensor* tensor : tensors) {
@@ -47,7 +49,18 @@ std::vector<const Tensor*> defined(std::initializer_list<const Tensor*> tensors)
   return result;
 }
 
-}  // namespace
+NormSums::NormSums(Trace& trace, const Shape& weight, std::int64_t rows, std::int64_t norms)
+    : weight(weight),
+      partial(trace.empty({{norms * ceil_div(rows, 16)}, weight.dim(0)}, DType::fp32, "partial sums",
+                          Category::workspace)) {}
+
+Tensor NormSums::sum(Trace& trace, DType dtype) const {
+  const Tensor wide = trace.empty(weight, DType::fp32, "weight gradient in fp32", Category::temporaries);
+  launch_fused(trace, {&partial}, {&wide}, "norm weight gradient");
+  Tensor result = trace.empty(weight, dtype, "weight gradient", Category::gradients);
+  launch_fused(trace, {&wide}, {&result}, "norm weight gradient");
+  return result;
+}
 
 NormedStream fused_norm(LayerContext& c, NormModule& module, const Variable& x, const Variable* branch) {
   Autograd& g = c.g;
@@ -192,6 +205,7 @@ Variable compiled_mlp(LayerContext& c, MlpModule& module, const std::array<Varia
 Variable compiled_decoder_layer(LayerContext& c, DecoderLayerModule& module, const Variable& x,
                                 const RotaryTables& tables, std::vector<Variable>* router_logits) {
   Scoped compiled(c.trace.compiled, true);
+  if (is_one_program(c, module)) return compiled_dense_layer(c, module, x, tables);
   NormedStream middle;
   {
     Variable attended;

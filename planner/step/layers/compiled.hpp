@@ -4,14 +4,15 @@
 //   x and its rstd, norm output, rotated q and k, v, attention output and log-sum-exp, residual and its rstd, second norm
 //   output, gate, up, product:  8 h + 8 + 4 q + 4 kv + 4 A + 6 I bytes in 16 bits
 // (with head norms the q and k before them, too, and their rstd; the silu, the fp32 copies and the normalised tensors of the
-// eager layer are not among them).  Pointwise chains are one kernel each and write where they may over what they read last:
-// the gate's gradient over the product's.
+// eager layer are not among them).  Pointwise chains are one kernel each and write where they may over what they read last.
 //
-// The kept set agrees with measured forward ends of dense and mixture layers; the order within backward is assumed to be the
-// eager one.
+// Of a dense layer without head norms the order is the compiler's own, read in its programs (compiled_dense.cpp); so it is
+// where DeepSpeed's hooks cut the layer into a program a module (compiled_pieces.cpp).  Of the others (head norms, experts,
+// autocast) the kept set agrees with measured forward ends, and the order within backward is assumed to be the eager one.
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "planner/step/layers/layers.hpp"
 
@@ -20,6 +21,18 @@ namespace plimsoll {
 /// A fused pointwise kernel, by what it reads and writes.
 void launch_fused(Trace& trace, const std::vector<const Tensor*>& reads, const std::vector<const Tensor*>& writes,
                   const char* role);
+
+/// The tensors among these that are there.
+std::vector<const Tensor*> defined(std::initializer_list<const Tensor*> tensors);
+
+/// Partial sums of the weight gradients of `norms` norms, one of every sixteen rows, in fp32; and their sums.
+struct NormSums {
+  NormSums(Trace& trace, const Shape& weight, std::int64_t rows, std::int64_t norms);
+  /// One norm's gradient.
+  Tensor sum(Trace& trace, DType dtype) const;
+  Shape weight;
+  Tensor partial;
+};
 
 /// The residual stream after a fused norm, and the norm's output once for each product that reads it.
 struct NormedStream {
@@ -37,6 +50,17 @@ Variable fused_swiglu(LayerContext& c, const Variable& gate, const Variable& up,
 
 /// stream + branch, over the branch's memory.
 Variable fused_residual(LayerContext& c, const Variable& stream, const Variable& branch);
+
+/// Whether the layer is one of those whose program is known (dense, no head norms, no biases, not under autocast).
+bool is_one_program(const LayerContext& c, const DecoderLayerModule& module);
+Variable compiled_dense_layer(LayerContext& c, DecoderLayerModule& module, const Variable& x,
+                              const RotaryTables& tables);
+
+/// Whether an engine's hooks cut compiled layers into a program a module, and such a layer and its modules.
+bool compiles_modules(const Scenario& scenario);
+Variable layer_of_pieces(LayerContext& c, DecoderLayerModule& module, const Variable& x, const RotaryTables& tables);
+Variable norm_piece(LayerContext& c, NormModule& module, const Variable& x);
+Variable linear_piece(LayerContext& c, LinearModule& module, const Variable& x, const char* output_name);
 
 /// The compiled decoder layer, without the hooks around it.
 Variable compiled_decoder_layer(LayerContext& c, DecoderLayerModule& module, const Variable& x,

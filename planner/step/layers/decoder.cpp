@@ -108,6 +108,7 @@ Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable inp
     if (c.scenario.model.family == "minimax" || c.scenario.model.family == "minimax_text_01") {
       return weighted_layer(c, module, x, tables, router_logits);
     }
+    if (compiles_modules(c.scenario)) return layer_of_pieces(c, module, x, tables);
     if (c.scenario.plan.compile) return compiled_decoder_layer(c, module, x, tables, router_logits);
     Variable hidden;
     {
@@ -164,7 +165,7 @@ Variable loss_within(LayerContext& c, TorchModel& model, const Variable& ids, st
             Scoped current(c.masks, masks);
             return decoder_layer(c, layer, x, tables, wanted);
           };
-          x = g.checkpoint(block, c.scenario.plan.compile);
+          x = g.checkpoint(block, c.scenario.plan.compile && !compiles_modules(c.scenario));
         } else {
           x = decoder_layer(c, layer, x, tables, wanted);
         }

@@ -1,6 +1,7 @@
 // Linear layers, norms and the gated MLP as Hugging Face's modules compose them (planner/step/layers/layers.hpp).
 #include "planner/step/autograd/ops.hpp"
 #include "planner/step/autograd/ops_routing.hpp"
+#include "planner/step/layers/compiled.hpp"
 #include "planner/step/layers/layers.hpp"
 
 namespace plimsoll {
@@ -41,6 +42,7 @@ Variable linear(LayerContext& c, LinearModule& module, const Variable& x, const 
                        [&](const Variable& input) { return adapted_linear(c, module, input, output_name); });
   }
   return call_module(c, module, x, [&](const Variable& input) {
+    if (c.pieces) return linear_piece(c, module, input, output_name);
     return ops::linear(c.g, input, *module.weight, module.bias,
                        {c.zero3_linear, c.flat_tokens, output_name, module.name});
   });
@@ -105,6 +107,7 @@ Variable layer_norm(LayerContext& c, NormModule& module, const Variable& x) {
 
 Variable norm(LayerContext& c, NormModule& module, const Variable& x) {
   return call_module(c, module, x, [&](const Variable& input) {
+    if (c.pieces) return norm_piece(c, module, input);
     return module.bias ? layer_norm(c, module, input) : rms_norm(c, module, input);
   });
 }

@@ -31,6 +31,7 @@ struct LayerContext {
   GroupId expert_group = 0;         ///< all-to-all group of the experts
   std::vector<Variable> outputs;    ///< what the model's output object holds until the caller has taken the loss
   bool flat_tokens = false;         ///< modules are called with all tokens in one dimension
+  bool pieces = false;              ///< inside a layer of which each module is a compiled program
   std::vector<Tensor> masks = {};   ///< additive attention masks, where scores are in memory
   /// Where scores are in memory, attention hands them back beside its output, and the layer names them until it returns.
   Tensor attention_weights = {};

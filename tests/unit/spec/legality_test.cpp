@@ -140,7 +140,8 @@ TEST(Unbuilt, IsRefusedByName) {
   for (const char* plan :
        {R"({"zero": {"stage": 3}, "offload": {"parameters": "nvme"}})",
         R"({"engine": "fsdp2", "compile": true, "trainable": {"lora": {"rank": 8}}})",
-        R"({"zero": {"stage": 3}, "compile": true})", R"({"engine": "plimsoll", "compile": true})",
+        R"({"zero": {"stage": 3}, "compile": true, "attention": "eager"})",
+        R"({"engine": "plimsoll", "compile": true})",
         R"({"zero": {"stage": 2}, "compile": true, "moe": {"implementation": "native", "num_experts": 4}})",
         R"({"zero": {"stage": 3}, "trainable": {"lora": {"rank": 8, "base": "nf4"}}})",
         R"({"zero": {"stage": 2}, "offload": {"optimizer": "cpu"}, "optimizer": {"moments": "int8"}})",
@@ -153,9 +154,16 @@ TEST(Unbuilt, IsRefusedByName) {
   }
 }
 
-TEST(Compiled, LayersAreTakenByDeepSpeedBelowStage3) {
-  for (const int stage : {0, 1, 2})
-    EXPECT_THAT(judge(fmt::format(R"({{"zero": {{"stage": {}}}, "compile": true}})", stage)), IsEmpty());
+TEST(Compiled, LayersAreTakenByDeepSpeed) {
+  for (const int stage : {0, 1, 2, 3})
+    EXPECT_THAT(judge(fmt::format(R"({{"zero": {{"stage": {}}}, "compile": true}})", stage), "llama-3.2-1b"),
+                IsEmpty());
+}
+
+TEST(Compiled, ModulesByThemselvesAreKnownOfPlainLayersAlone) {
+  const char* plan = R"({"zero": {"stage": 3}, "compile": true})";
+  for (const char* model : {"mixtral-8x7b", "qwen3-8b", "qwen2.5-7b"})
+    EXPECT_THAT(codes(judge(plan, model)), ElementsAre("plan.unsupported /compile")) << model;
 }
 
 TEST(Trained, NamesMustExist) {

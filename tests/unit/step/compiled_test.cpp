@@ -57,6 +57,27 @@ TEST(Compiled, ADenseLayerKeepsWhatProductsMade) {
   EXPECT_EQ(kept_by_a_layer(dense, {}), tokens * (16 * h + 8 + 4 * q + 4 * kv + 4 * heads + 8 * i));
 }
 
+TEST(Compiled, ModulesByThemselvesKeepWhatTheEagerOnesDoButForTheirNorms) {
+  const std::int64_t i = 128;
+  const auto left = [](int layers) {
+    RankProgram program;
+    build_deepspeed(
+        make_scenario(dense(layers), {"zero.stage=3", "compile=true", "micro_batch=2", "sequence=8"}, "2xh200"), 0,
+        program);
+    return live(program, phase(program, "steady_forward")).at_end.gpu.at(Category::activations);
+  };
+  EXPECT_EQ(left(2) - left(1) - 16, tokens * (8 * h + 8 + 4 * q + 4 * kv + 4 * heads + 8 * i));
+}
+
+// Rows of more than 1024 elements are padded to 128 bytes: 1100 become 1152.
+TEST(Compiled, LongRowsOfAProgramArePadded) {
+  const auto wide = [](int layers) {
+    std::string config = dense(layers);
+    return config.replace(config.find("128"), 3, "1100");
+  };
+  EXPECT_EQ(kept_by_a_layer(wide, {"compile=true"}), tokens * (8 * h + 8 + 4 * q + 4 * kv + 4 * heads + 6 * 1152));
+}
+
 TEST(Compiled, AMixtureKeepsLogitsForProbabilities) {
   const std::int64_t i = 32, k = 2, e = 4;
   const std::int64_t attention = 8 * h + 8 + 4 * q + 4 * kv + 4 * heads;
@@ -101,7 +122,27 @@ TEST(Compiled, LaunchesAreMarked) {
   EXPECT_FALSE(outside);
 }
 
-TEST(Compiled, TheGatesGradientTakesTheProductsPlace) {
+// While attention's backward runs, the weight gradients of the whole MLP are there, and none of attention's.
+TEST(Compiled, ALayersGradientsComeTogether) {
+  const RankProgram program = build(dense(1), {"compile=true"});
+  std::int64_t products = 0, before_attention = -1, after = 0;
+  for (OpId id = program.steady_first; id < program.steady_end; ++id) {
+    const Op& op = program.ops[id];
+    const auto* compute = std::get_if<Compute>(&op.action);
+    if (!compute) continue;
+    const std::string_view role = op.role;
+    const Kernel& kernel = program.kernels[compute->kernel];
+    const bool of_weight = kernel.kind == KernelKind::gemm && kernel.k == tokens && role != "lm_head";
+    products += of_weight;
+    if (role == "attention backward") before_attention = products;
+    if (role == "norms backward") after = products;
+  }
+  EXPECT_EQ(before_attention, 3);  // down, up, gate
+  EXPECT_EQ(after, 3);
+  EXPECT_EQ(products, 7);  // and at last o, v, k, q
+}
+
+TEST(Compiled, TheGatesGradientTakesUpsPlace) {
   // gate, up, gradient of the product, gradient of up: 8 N I at the highest point of the MLP's backward.
   const RankProgram program = build(dense(1), {"compile=true"});
   const auto backward = phase(program, "steady_backward");
