@@ -64,15 +64,19 @@ std::string_view compiled_experts(MoeImplementation implementation) {
 
 /// What of the model or plan has no known program where each module of a layer is compiled by itself; empty: nothing.
 std::string compiled_modules_lack(const RuleInput& in) {
-  if (has_experts(in)) return "experts";
+  const bool experts = has_experts(in);
+  if (experts && in.plan.moe.implementation != MoeImplementation::grouped) return "experts other than grouped ones";
+  if (experts && !in.plan.moe.leaf) return "experts that are no leaf module";
   if (in.plan.attention != AttentionImplementation::sdpa) return "attention other than sdpa's";
   if (in.model == nullptr) return "";
+  if (experts && in.model->family != "mixtral" && in.model->family != "qwen3_moe")
+    return "experts other than Mixtral's and Qwen3's";
   if (in.model->layer_norm) return "LayerNorm";
   for (const LayerSpec& layer : in.model->layers) {
     const AttentionSpec& a = layer.attention;
     if (a.kind != AttentionSpec::Kind::grouped_query || a.sinks) return "latent or linear attention, or sinks";
     if (a.qkv_bias || a.output_bias || (layer.mlp && layer.mlp->bias)) return "biases";
-    if (a.qk_norm != AttentionSpec::QkNorm::none) return "norms of heads";
+    if (a.qk_norm == AttentionSpec::QkNorm::whole_width) return "norms over all heads at once";
     if (a.rotary_dim != 0 && a.rotary_dim != a.head_dim) return "rotary embedding of a part of a head";
   }
   return "";

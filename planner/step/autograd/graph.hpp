@@ -138,7 +138,7 @@ class alignas(64) GraphNode {
     std::uint8_t output = 0;
     DType dtype = DType::bf16;
   };
-  static constexpr std::size_t most_inputs = 4, most_outputs = 4, most_saved = 8;
+  static constexpr std::size_t most_inputs = 4, most_outputs = 4, most_saved = 10;
 
   /// The node that made an input; none: no gradient is needed.
   NodeRef& input_node(std::size_t i) { return input_nodes_[i]; }

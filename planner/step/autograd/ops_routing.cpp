@@ -309,11 +309,8 @@ std::array<Variable, 2> halves(Autograd& g, const Variable& x) {
   return {output_of(x.data().view_as(half), node, 0), output_of(x.data().view_as(half), node, 1)};
 }
 
-namespace {
+namespace {}  // namespace
 
-/// Rows by expert times each expert's weight, or the weights' gradient.  In 16 bits one launch, to which CUTLASS adds the
-/// problems' pointers and strides, 60 bytes a group, and 512 bytes per multiprocessor.  In fp32 PyTorch has no such kernel: the
-/// host reads where the groups end, for which it waits, and launches a product for each.
 void multiply_groups(Autograd& g, Kernel kernel, const Tensor& left, const Tensor& right, const Tensor& ends,
                      const Tensor& result, const char* role) {
   if (kernel.dtype == DType::fp32) {
@@ -328,8 +325,6 @@ void multiply_groups(Autograd& g, Kernel kernel, const Tensor& left, const Tenso
       g.trace.empty({{512 * g.device.multiprocessors}}, DType::int8, "grouped product workspace", Category::workspace);
   g.trace.compute(kernel, {&left, &right, &ends}, {&result, &problems, &workspace}, role);
 }
-
-}  // namespace
 
 Variable grouped_mm(Autograd& g, const Variable& rows, Parameter& weight, const Tensor& offsets,
                     const GroupedOptions& options) {

@@ -89,4 +89,10 @@ struct GroupedOptions {
 Variable grouped_mm(Autograd& g, const Variable& rows, Parameter& weight, const Tensor& offsets,
                     const GroupedOptions& options);
 
+/// Rows by expert times each expert's weight, or the weights' gradient.  In 16 bits one launch, to which CUTLASS adds the
+/// problems' pointers and strides, 60 bytes a group, and 512 bytes per multiprocessor.  In fp32 PyTorch has no such kernel: the
+/// host reads where the groups end, for which it waits, and launches a product for each.
+void multiply_groups(Autograd& g, Kernel kernel, const Tensor& left, const Tensor& right, const Tensor& ends,
+                     const Tensor& result, const char* role);
+
 }  // namespace plimsoll::ops

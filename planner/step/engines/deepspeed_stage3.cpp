@@ -154,7 +154,9 @@ class Zero3Job final : public TorchJob {
       for (const int index : coordinator_.fetched_by(*module)) in_leaf[static_cast<std::size_t>(index)] = true;
     }
     for (Parameter& parameter : model_->parameters_in_order) {
-      parameter.pinned_by_autograd = is_pinned(parameter, layers_.zero3_linear);
+      // A compiled program takes each weight as an input and keeps it by name.
+      const bool compiled = plan().compile && parameter.decl && parameter.decl->layer >= 0;
+      parameter.pinned_by_autograd = !compiled && is_pinned(parameter, layers_.zero3_linear);
       const bool leaf = in_leaf[static_cast<std::size_t>(parameter.index)];
       parameter.on_gradient = [this, leaf](Parameter& p, Tensor gradient) {
         leaf ? keep_gradient(trace_, p, std::move(gradient)) : gradients_.ready(p, std::move(gradient));

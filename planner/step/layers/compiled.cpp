@@ -22,12 +22,6 @@ void launch_fused(Trace& trace, const std::vector<const Tensor*>& reads, const s
 
 namespace {
 
-Shape rows_of(const Shape& shape) {
-  Shape rows;
-  for (int i = 0; i + 1 < shape.rank; ++i) rows.push(shape.dim(i));
-  return rows;
-}
-
 /// A weight's gradient as a sum over rows, in two kernels: partial sums of 128 rows each, then their sum.
 Tensor row_sum(Trace& trace, const std::vector<const Tensor*>& reads, const Shape& weight, DType dtype,
                std::int64_t rows) {
@@ -40,6 +34,12 @@ Tensor row_sum(Trace& trace, const std::vector<const Tensor*>& reads, const Shap
 }
 
 }  // namespace
+
+Shape rows_of(const Shape& shape) {
+  Shape rows;
+  for (int i = 0; i + 1 < shape.rank; ++i) rows.push(shape.dim(i));
+  return rows;
+}
 
 std::vector<const Tensor*> defined(std::initializer_list<const Tensor*> tensors) {
   std::vector<const Tensor*> result;

@@ -22,6 +22,9 @@ namespace plimsoll {
 void launch_fused(Trace& trace, const std::vector<const Tensor*>& reads, const std::vector<const Tensor*>& writes,
                   const char* role);
 
+/// A shape without its last dimension.
+Shape rows_of(const Shape& shape);
+
 /// The tensors among these that are there.
 std::vector<const Tensor*> defined(std::initializer_list<const Tensor*> tensors);
 
@@ -58,9 +61,14 @@ Variable compiled_dense_layer(LayerContext& c, DecoderLayerModule& module, const
 
 /// Whether an engine's hooks cut compiled layers into a program a module, and such a layer and its modules.
 bool compiles_modules(const Scenario& scenario);
-Variable layer_of_pieces(LayerContext& c, DecoderLayerModule& module, const Variable& x, const RotaryTables& tables);
+Variable layer_of_pieces(LayerContext& c, DecoderLayerModule& module, const Variable& x, const RotaryTables& tables,
+                         std::vector<Variable>* router_logits);
 Variable norm_piece(LayerContext& c, NormModule& module, const Variable& x);
 Variable linear_piece(LayerContext& c, LinearModule& module, const Variable& x, const char* output_name);
+
+/// A mixture of grouped experts as two programs, its router and its experts.
+Variable mixture_pieces(LayerContext& c, MoeModule& module, const Variable& input,
+                        std::vector<Variable>* router_logits);
 
 /// The compiled decoder layer, without the hooks around it.
 Variable compiled_decoder_layer(LayerContext& c, DecoderLayerModule& module, const Variable& x,

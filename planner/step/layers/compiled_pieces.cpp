@@ -25,7 +25,7 @@ Variable norm_piece(LayerContext& c, NormModule& module, const Variable& x) {
     launch_fused(call.trace, {&call.grads[0], &input, &scale, &rstd}, {&call.out[0], &sums.partial}, "norm backward");
     call.out[1] = sums.sum(call.trace, scale.dtype);
   });
-  const Tensor rstd = c.trace.empty({c.tokens()}, DType::fp32, "norm rstd");
+  const Tensor rstd = c.trace.empty(rows_of(x.shape), DType::fp32, "norm rstd");
   Tensor output = c.trace.empty(x.shape, x.dtype, "norm output");
   launch_fused(c.trace, {&x, &weight}, {&output, &rstd}, "fused norm");
   c.g.save(node, x.data());
@@ -92,8 +92,16 @@ Variable attention_piece(LayerContext& c, const AttentionSpec& spec, const Varia
 
 Variable attention_pieces(LayerContext& c, AttentionModule& module, const Variable& input, const RotaryTables& tables) {
   return call_module(c, module, input, [&](const Variable& x) {
-    const Variable q = linear(c, module.q, x, "q projection");
-    const Variable k = linear(c, module.k, x, "k projection");
+    const auto by_heads = [&](NormModule& head_norm, const Variable& projected, Dim heads) {
+      if (!head_norm.weight) return projected;
+      const Dim d{module.spec->head_dim, Symbol::head_dim};
+      const Variable normed = norm(c, head_norm, ops::view(c.g, projected, {c.tokens(), heads, d}));
+      return ops::view(c.g, normed, projected.shape);
+    };
+    const Variable q_raw = linear(c, module.q, x, "q projection");
+    const Variable q = by_heads(module.q_norm, q_raw, {module.spec->q_heads, Symbol::heads});
+    const Variable k_raw = linear(c, module.k, x, "k projection");
+    const Variable k = by_heads(module.k_norm, k_raw, {module.spec->kv_heads, Symbol::kv_heads});
     const Variable v = linear(c, module.v, x, "v projection");
     // Their gradients come heads-major; a program takes them in token order.
     const Variable by_head_q = ops::view(c.g, q, q.shape, module.spec->q_heads > 1);
@@ -131,13 +139,15 @@ bool compiles_modules(const Scenario& scenario) {
   return scenario.plan.compile && scenario.plan.engine == Engine::deepspeed && scenario.plan.zero.stage == 3;
 }
 
-Variable layer_of_pieces(LayerContext& c, DecoderLayerModule& module, const Variable& x, const RotaryTables& tables) {
+Variable layer_of_pieces(LayerContext& c, DecoderLayerModule& module, const Variable& x, const RotaryTables& tables,
+                         std::vector<Variable>* router_logits) {
   Scoped pieces(c.pieces, true);
   const Variable normed = norm(c, module.input_norm, x);
   const Variable attended = attention_pieces(c, module.attention, normed, tables);
   const Variable after = residual_piece(c, x, attended, "residual after attention");
   const Variable rows = norm(c, module.post_attention_norm, after);
-  const Variable out = mlp_pieces(c, module.mlp, rows);
+  const Variable out =
+      module.is_moe ? mixture_pieces(c, module.moe, rows, router_logits) : mlp_pieces(c, module.mlp, rows);
   return residual_piece(c, after, out, "residual after mlp");
 }
 

@@ -108,7 +108,7 @@ Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable inp
     if (c.scenario.model.family == "minimax" || c.scenario.model.family == "minimax_text_01") {
       return weighted_layer(c, module, x, tables, router_logits);
     }
-    if (compiles_modules(c.scenario)) return layer_of_pieces(c, module, x, tables);
+    if (compiles_modules(c.scenario)) return layer_of_pieces(c, module, x, tables, router_logits);
     if (c.scenario.plan.compile) return compiled_decoder_layer(c, module, x, tables, router_logits);
     Variable hidden;
     {

@@ -161,9 +161,15 @@ TEST(Compiled, LayersAreTakenByDeepSpeed) {
 }
 
 TEST(Compiled, ModulesByThemselvesAreKnownOfPlainLayersAlone) {
-  const char* plan = R"({"zero": {"stage": 3}, "compile": true})";
-  for (const char* model : {"mixtral-8x7b", "qwen3-8b", "qwen2.5-7b"})
+  const char* plan = R"({"zero": {"stage": 3}, "compile": true, "moe": {"implementation": "grouped", "leaf": true}})";
+  for (const char* model : {"mixtral-8x7b", "qwen3-30b-a3b"}) EXPECT_THAT(judge(plan, model), IsEmpty()) << model;
+  for (const char* model : {"deepseek-v2-lite", "gpt-oss-20b"})
     EXPECT_THAT(codes(judge(plan, model)), ElementsAre("plan.unsupported /compile")) << model;
+  const char* dense = R"({"zero": {"stage": 3}, "compile": true})";
+  EXPECT_THAT(judge(dense, "qwen3-8b"), IsEmpty());
+  EXPECT_THAT(codes(judge(dense, "qwen2.5-7b")), ElementsAre("plan.unsupported /compile"));
+  EXPECT_THAT(codes(judge(R"({"zero": {"stage": 3}, "compile": true, "moe": {"leaf": false}})", "mixtral-8x7b")),
+              ElementsAre("plan.unsupported /compile"));
 }
 
 TEST(Trained, NamesMustExist) {
