@@ -58,6 +58,7 @@ class Loop {
     benchmark::ClearRegisteredBenchmarks();
     ranks_.unwatch();
     if (error_) std::rethrow_exception(error_);
+    ranks_.broadcast("end");  // a rank that left while rank 0 still measures alone would be taken for dead
     report_.seconds = since(start_);
     return report_;
   }

@@ -161,6 +161,7 @@ Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const
                                      fmt::format("{} is left out: {}", key_of(sample.point), why), {}, sample.line));
   };
   std::vector<std::string> paths;
+  paths.reserve(files.size());
   for (const SampleFile& file : files) paths.push_back(file.path);
   const auto take = [&](std::vector<Entry> entries) {
     for (Entry& entry : entries) {

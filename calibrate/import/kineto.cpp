@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "calibrate/import/import.hpp"
 #include "calibrate/import/trace_events.hpp"
@@ -129,7 +130,7 @@ double quantile(std::vector<double>& values, double share) {
 
 class Collector {
  public:
-  Collector(const std::string& path, const ImportOptions& options) : path_(path), options_(options) {
+  Collector(std::string path, const ImportOptions& options) : path_(std::move(path)), options_(options) {
     result_.kind = LogKind::kineto;
     result_.header.backend = "import";
     result_.header.device = options.device;
@@ -145,7 +146,7 @@ class Collector {
     busy_.push_back(k);
     if (!kernel) return;
     if (e.name.starts_with("ncclDevKernel") || e.name.starts_with("ncclKernel")) {
-      collectives_.push_back({k.start, k.end});
+      collectives_.emplace_back(k.start, k.end);
       return take_collective(e);
     }
     kernels_.push_back(k);

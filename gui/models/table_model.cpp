@@ -48,7 +48,7 @@ QVariant TableModel::data(const QModelIndex& index, int role) const {
     case Qt::DisplayRole: return QString::fromStdString(cell.text);
     case Qt::ToolTipRole: return cell.tip.empty() ? QVariant() : QString::fromStdString(cell.tip);
     case Qt::TextAlignmentRole:
-      return QVariant(Qt::AlignVCenter | (table_.columns[column].right ? Qt::AlignRight : Qt::AlignLeft));
+      return {Qt::AlignVCenter | (table_.columns[column].right ? Qt::AlignRight : Qt::AlignLeft)};
     case Qt::FontRole: {
       if (!row.strong) return {};
       QFont font;
@@ -69,7 +69,7 @@ QVariant TableModel::headerData(int section, Qt::Orientation orientation, int ro
   switch (role) {
     case Qt::DisplayRole: return QString::fromStdString(column.title);
     case Qt::ToolTipRole: return column.tip.empty() ? QVariant() : QString::fromStdString(column.tip);
-    case Qt::TextAlignmentRole: return QVariant(Qt::AlignVCenter | (column.right ? Qt::AlignRight : Qt::AlignLeft));
+    case Qt::TextAlignmentRole: return {Qt::AlignVCenter | (column.right ? Qt::AlignRight : Qt::AlignLeft)};
     default: return {};
   }
 }

@@ -28,7 +28,7 @@ InputOptions options_of(const ScenarioText& text) {
   options.cluster = text.cluster;
   if (text.nodes > 0) options.nodes = std::to_string(text.nodes);
   (text.is_ds_config ? options.ds : options.plan) = text.plan_file;
-  for (const auto& [key, value] : text.settings) options.sets.push_back(key + "=" + value);
+  for (const auto& [key, value] : text.settings) options.sets.push_back(fmt::format("{}={}", key, value));
   return options;
 }
 
@@ -38,7 +38,8 @@ std::string command_line_of(const ScenarioText& text, const std::string& command
   if (text.nodes > 0) line += fmt::format(" --nodes {}", text.nodes);
   if (!text.plan_file.empty())
     line += fmt::format(" {} {}", text.is_ds_config ? "--ds" : "--plan", quoted(text.plan_file));
-  for (const auto& [key, value] : text.settings) line += fmt::format(" --set {}", quoted(key + "=" + value));
+  for (const auto& [key, value] : text.settings)
+    line += fmt::format(" --set {}", quoted(fmt::format("{}={}", key, value)));
   return line;
 }
 

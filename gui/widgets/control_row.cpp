@@ -2,6 +2,7 @@
 #include "gui/widgets/control_row.hpp"
 
 #include <QComboBox>
+#include <QEvent>
 #include <QHBoxLayout>
 #include <QLineEdit>
 #include <QRegularExpression>

@@ -1,6 +1,7 @@
 // Menus and keys of the window (gui/widgets/main_window.hpp).
 #include <QApplication>
 #include <QClipboard>
+#include <QComboBox>
 #include <QFileDialog>
 #include <QMenuBar>
 #include <QMessageBox>

@@ -2,6 +2,7 @@
 #include "gui/widgets/main_window.hpp"
 
 #include <QApplication>
+#include <QComboBox>
 #include <QDockWidget>
 #include <QDragEnterEvent>
 #include <QFileInfo>

@@ -24,8 +24,8 @@ struct TopologyView::Links {
     Bytes most;
     for (const TierLoad& load : loads) most = std::max(most, load.wire);
     const Bytes wire = loads[static_cast<std::size_t>(tier)].wire;
-    if (wire.count == 0) return QPen(QColor(dark ? "#5a6068" : "#c4c9d0"), thinnest, Qt::DotLine);
-    return QPen(ink_of(tier, dark).colour, thinnest + (widest - thinnest) * (wire / most), Qt::SolidLine, Qt::RoundCap);
+    if (wire.count == 0) return {QColor(dark ? "#5a6068" : "#c4c9d0"), thinnest, Qt::DotLine};
+    return {ink_of(tier, dark).colour, thinnest + (widest - thinnest) * (wire / most), Qt::SolidLine, Qt::RoundCap};
   }
 };
 
@@ -54,6 +54,7 @@ void TopologyView::paintEvent(QPaintEvent*) {
   const double room = width() - gap * (shown + 1), node_width = std::min(room / shown, 420.0);
   const double left = (width() - shown * node_width - (shown - 1) * gap) / 2;
   std::vector<QRectF> nodes;
+  nodes.reserve(static_cast<std::size_t>(shown));
   for (int i = 0; i < shown; ++i)
     nodes.emplace_back(left + i * (node_width + gap), top, node_width, height() - top - legend - 14);
   if (cluster.nodes > 1) paint_network(painter, nodes, links);
@@ -111,8 +112,9 @@ void TopologyView::paint_network(QPainter& painter, const std::vector<QRectF>& n
   const ClusterSpec& cluster = answer_->scenario->cluster;
   const double top = 14, leaf_y = nodes.front().top() * 0.56;
   const QRectF spine(width() / 2.0 - 90, top, 180, 24);
-  std::vector<QRectF> leaves;
   const int pods = cluster.nodes > cluster.nodes_per_leaf ? 2 : 1;
+  std::vector<QRectF> leaves;
+  leaves.reserve(static_cast<std::size_t>(pods));
   for (int i = 0; i < pods; ++i) leaves.emplace_back(width() * (i + 0.5) / pods - 105, leaf_y, 210, 24);
   if (pods > 1) {
     painter.setPen(links.pen(Tier::spine));

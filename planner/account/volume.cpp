@@ -1,6 +1,7 @@
 // Sums the steady step's collectives and copies by row (planner/account/volume.hpp).
 #include "planner/account/volume.hpp"
 
+#include <cmath>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -90,8 +91,7 @@ void add_collective(Rows& rows, const Calls& met, const Group& group, std::int64
   for (int t = 0; t <= last; ++t) {
     const double share = shares->mean[static_cast<std::size_t>(t)];
     if (share <= 0) continue;
-    const Bytes part =
-        t == last ? left : Bytes(static_cast<std::int64_t>(share * static_cast<double>(wire.count) + 0.5));
+    const Bytes part = t == last ? left : Bytes(std::llround(share * static_cast<double>(wire.count)));
     left -= part;
     rows.add(
         {name_of(met.kind), group.name, met.phase, static_cast<Tier>(t), met.dtype, calls, met.size, part * calls});

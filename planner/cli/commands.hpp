@@ -8,7 +8,7 @@
 
 #include "planner/base/diagnostic.hpp"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's name
 class App;
 }
 

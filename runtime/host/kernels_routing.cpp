@@ -166,7 +166,7 @@ void gather_rows(const Operation& op) {
 void regroup(const Operation& op) {
   const auto [rows, width, local, sources, segment, back, a] = op.call().sizes;
   const std::int64_t row_bytes = width * size_of(op.reads[0].dtype);
-  const auto rows_of = [&](std::int64_t source, std::int64_t e) {
+  const auto rows_of = [&, segment = segment, local = local](std::int64_t source, std::int64_t e) {
     return segment > 0 ? segment : std::int64_t{integers(op.reads[1])[source * local + e]};
   };
   std::vector<std::int64_t> arrival(static_cast<std::size_t>(sources * local));  // first row of (source, expert)

@@ -96,7 +96,14 @@ class MpiTransport final : public Transport {
 }  // namespace
 
 bool started_by_mpi() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
+#ifdef OPEN_MPI
+  // Not PMI_SIZE, which srun --mpi=pmi2 sets: an Open MPI that was built without that protocol ends in MPI_Init.  Ranks of srun
+  // reach each other by TCP then.
+  constexpr const char* names[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"};
+#else
+  constexpr const char* names[] = {"PMI_SIZE", "PMIX_RANK"};
+#endif
+  for (const char* name : names) {
     if (std::getenv(name) != nullptr) return true;
   }
   return false;

@@ -1,4 +1,4 @@
-// Ranks as MPI processes: was this process started by mpirun or by srun with PMI, and how does it reach the others?
+// Ranks as MPI processes: was this process started by mpirun or by srun with PMIx, and how does it reach the others?
 #pragma once
 
 #include <chrono>

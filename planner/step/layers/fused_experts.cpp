@@ -236,7 +236,7 @@ Variable fused_experts(FusedContext& c, MoeModule& module, const Variable& x) {
     rows = regroup(m, rows, true, "expert output by source");
     rows = exchange(m, rows, false, "returned rows");
   }
-  const Variable combined = move_rows(m, rows, routed.slots, false, "combined experts");
+  Variable combined = move_rows(m, rows, routed.slots, false, "combined experts");
   if (!module.shared.gate.weight) return combined;
   const Variable shared = fused_mlp(c, module.shared, x);
   return ops::add(c.layers.g, combined, shared, "experts and shared expert");

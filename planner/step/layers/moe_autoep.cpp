@@ -53,7 +53,7 @@ Tensor exchange_counts(LayerContext& c, const Tensor& counts, const Sizes& s) {
   Tensor splits;
   {
     const Tensor sent = totals(counts), arrived = totals(received);
-    splits = small(c, {{2 * s.ranks}}, DType::int64, "rows by rank", {&sent, &arrived});
+    splits = small(c, {{std::int64_t{2} * s.ranks}}, DType::int64, "rows by rank", {&sent, &arrived});
   }
   c.trace.host_work(HostWorkKind::routing_counts, 1, "rows by rank");
   c.trace.record(HostSync{}, Lane::host, {&splits}, {}, "rows by rank");
@@ -218,7 +218,7 @@ Variable routed_experts(LayerContext& c, MoeModule& module, const Variable& x, s
 Variable autoep_mixture(LayerContext& c, MoeModule& module, const Variable& input,
                         std::vector<Variable>* router_logits) {
   return call_module(c, module, input, [&](const Variable& x) {
-    const Variable output = routed_experts(c, module, x, router_logits);
+    Variable output = routed_experts(c, module, x, router_logits);
     if (module.spec->shared_intermediate == 0) return output;
     Scoped flat(c.flat_tokens, module.spec->shared_gate);
     Variable beside = mlp(c, module.shared, x, {module.spec->shared_intermediate, Symbol::intermediate});

@@ -13,7 +13,7 @@ struct GateOutput {
   Variable weights;
 };
 
-/// Runs the gate on x [N, h].  The balance loss and the counts of experts stay with the module until its next call.
-GateOutput run_native_gate(LayerContext& c, MoeModule& module, const Variable& x);
+/// Runs the gate on input [N, h].  The balance loss and the counts of experts stay with the module until its next call.
+GateOutput run_native_gate(LayerContext& c, MoeModule& module, const Variable& input);
 
 }  // namespace plimsoll

@@ -25,11 +25,11 @@ struct RouterOutput {
   Variable logits;  ///< the last member dies first, as the first name does in Python
 };
 
-/// Runs the router of a mixture of experts on x [N, h].
-RouterOutput run_router(LayerContext& c, MoeModule& module, const Variable& x);
+/// Runs the router of a mixture of experts on input [N, h].
+RouterOutput run_router(LayerContext& c, MoeModule& module, const Variable& input);
 
 /// AutoEP's own router: scores in fp32, the choice apart from the weights, which are normalised and scaled.
-RouterOutput run_autoep_router(LayerContext& c, MoeModule& module, const Variable& x,
+RouterOutput run_autoep_router(LayerContext& c, MoeModule& module, const Variable& input,
                                std::vector<Variable>* router_logits);
 
 }  // namespace plimsoll

@@ -203,6 +203,16 @@ TEST(Bench, ProcessesOfTorchrunAndSlurmMeasureCollectivesBetweenThem) {
   }
 }
 
+TEST(Bench, RanksStayUntilTheFirstHasMeasuredWhatItMeasuresAlone) {
+  const test::TemporaryFolder folder;
+  const std::string one =
+      fmt::format(" WORLD_SIZE=2 PLIMSOLL_PORT={} {} bench --backend host --only host --point 0.3 -o {}",
+                  30000 + getpid() % 9000, calibrate, folder.path("alone.jsonl"));
+  const Ran both = run("sh -c 'RANK=1" + one + " & RANK=0" + one + "; code=$?; wait; exit $code'");
+  EXPECT_EQ(both.code, 0) << both.output;
+  EXPECT_THAT(both.output, HasSubstr("0 failed"));
+}
+
 TEST(Probe, WritesAClusterThatTheCommandsTake) {
   const test::TemporaryFolder folder;
   const Ran probe = run("CUDA_VISIBLE_DEVICES= " + calibrate + " probe -o " + folder.path("cluster.json"));
