@@ -130,6 +130,15 @@ constexpr Rule rows[] = {
            "no look-ahead: every weight is gathered when its layer needs it, least memory and most latency",
            "a few hundred million elements hide most of the gathers");
      }},
+    {"trap.compiled_modules", warning, "deepspeed", "0.19", "measured: the hooks break the graph at every module",
+     [](const RuleInput& in) { return at_stage(in, 3, 3) && in.plan.compile; },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/compile",
+           "at stage 3 each module becomes a program of its own, whose guards the host checks at every call: a small "
+           "model "
+           "took 219 ms a step where stage 2 took 39; what the guards take is not in the predicted time",
+           "compile false, or zero.stage 2 or below, whose layers are one program each");
+     }},
     {"trap.sub_group", warning, "deepspeed", "0.19", "runtime/zero/stage3.py",
      [](const RuleInput& in) { return at_stage(in, 3, 3) && in.plan.zero.sub_group_size < 1'000'000; },
      [](const RuleInput& in, Diagnostic& d) {

@@ -293,6 +293,10 @@ TEST(Traps, OfStagesNameBucketsReductionsAndGathers) {
   EXPECT_THAT(traps(R"({"world_size": 8, "zero": {"stage": 3, "stage3_max_live_parameters": 1e10}})", "llama-3.1-8b"),
               Contains("warning trap.max_live"));
   EXPECT_THAT(traps(R"({"world_size": 8, "zero": {"stage": 3}})", "llama-3.1-8b"), Contains("note trap.max_live"));
+  EXPECT_THAT(traps(R"({"world_size": 8, "zero": {"stage": 3}, "compile": true})", "llama-3.1-8b"),
+              Contains("warning trap.compiled_modules"));
+  EXPECT_THAT(traps(R"({"world_size": 8, "zero": {"stage": 2}, "compile": true})", "llama-3.1-8b"),
+              testing::Not(Contains("warning trap.compiled_modules")));
   EXPECT_THAT(traps(R"({"world_size": 1, "zero": {"stage": 3}})"), Contains("warning trap.world"));
   EXPECT_THAT(traps(R"({"world_size": 8, "zero": {"stage": 2}, "gradient_accumulation": 4})"),
               testing::IsSupersetOf({"note trap.second_copy", "note trap.sums_in_16bit"}));
