@@ -47,15 +47,16 @@ std::string fused_layers_lack(const ModelSpec* model) {
   return "";
 }
 
-/// What PyTorch 2.11 does with a layer around experts that are no grouped product (measured on an H200, ep 1).
+/// What PyTorch 2.11 does with a layer around experts that are no grouped product (measured on H200s, AutoEP with ep 1 and 2).
 std::string_view compiled_experts(MoeImplementation implementation) {
   switch (implementation) {
     case MoeImplementation::native:
       return "DeepSpeed's experts break the graph at the gate's capacity (.item()); all local experts become one "
              "program, whose buffers take each other's memory wherever their sizes happen to agree";
     case MoeImplementation::autoep:
-      return "AutoEP's layer becomes one program on one rank; what its exchanges between ranks break it into was not "
-             "measured";
+      return "PyTorch 2.11 loses the gradient at AutoEP's exchanges: in the program it makes at ep 2 the experts' "
+             "weight "
+             "gradients are products with zeros, made in forward; the one program of ep 1 is not built here";
     default:
       return "PyTorch gives up the graph at the loop over experts and runs that module uncompiled (measured with "
              "transformers 5's loop; version 4's, which this is, was not)";
