@@ -74,9 +74,9 @@ void EventLoop::reset(double sag) {
     state.blocked = 0;
     state.at = 0;
     state.host_waits_for = -1;
-    state.host_free = state.idle_since = state.idle = 0;
+    state.host_free = state.host_busy = state.idle_since = state.idle = 0;
     state.last_sync = none;
-    state.resident = state.on_device = 0;
+    state.resident = state.running = 0;
     count += state.instances.size();
     timeline_.evidence = std::max(timeline_.evidence, state.ranks.priced->evidence);
     timeline_.classes.push_back({state.ranks.of_class, state.ranks.name});
@@ -98,6 +98,7 @@ void EventLoop::run_host(std::size_t c) {
     const SimTime cost = factor == 1 ? op.host : static_cast<SimTime>(static_cast<double>(op.host) * factor);
     if (op.what == PricedOp::What::host_work) {
       state.host_free += cost;
+      state.host_busy += cost;
       if (op.noted) note_host(c, op, cost, none);
       continue;
     }
@@ -112,6 +113,7 @@ void EventLoop::run_host(std::size_t c) {
       }
       const SimTime began = state.host_free;
       state.host_free = std::max(state.host_free, lane.free_at) + cost;
+      state.host_busy += cost;
       note_host(c, op, state.host_free - began, lane.last);
       continue;
     }
@@ -123,6 +125,7 @@ void EventLoop::run_host(std::size_t c) {
     if (lane.issued >= depth_)
       state.host_free = std::max(state.host_free, state.instances[program.lanes[l][lane.issued - depth_]].ended);
     state.host_free += cost;
+    state.host_busy += cost;
     // The first of several kernels runs while the host launches the others, and the last is not done before it is launched.
     const SimTime launched = state.host_free - std::min(op.repeats, op.work);
     state.instances[state.at] = {launched + latency_, not_ended, state.last_sync};
@@ -234,7 +237,6 @@ void EventLoop::step(std::size_t c, std::size_t l) {
 void EventLoop::start(std::size_t c, std::size_t l) {
   ClassState& state = classes_[c];
   const PricedOp& op = *state.lanes[l].op;
-  if (state.on_device++ == 0) state.idle += now_ - state.idle_since;
   state.lanes[l].started = now_;
   if (op.collective) return meet(c, l, op);
   begin(state, l, op);
@@ -272,6 +274,7 @@ void EventLoop::meet(std::size_t c, std::size_t l, const PricedOp& op) {
 void EventLoop::begin(ClassState& state, std::size_t l, const PricedOp& op) {
   LaneState& lane = state.lanes[l];
   const double alone = static_cast<double>(op.work) + static_cast<double>(op.sagging) * (sag_ - 1);
+  if (state.running++ == 0) state.idle += now_ - state.idle_since;
   lane.arrived = false;
   lane.running = true;
   lane.updated = now_;
@@ -294,7 +297,7 @@ void EventLoop::finish(std::size_t c, std::size_t l) {
   lane.free_at = now_;
   ++lane.head;
   state.next[l] = never;
-  if (--state.on_device == 0) state.idle_since = now_;
+  if (--state.running == 0) state.idle_since = now_;
   if (op.resident) --state.resident;
   if (op.collective) state.flows_changed = true;
   if (op.collective || state.resident > 0 || l == copy_in) set_rates(state);
@@ -373,7 +376,13 @@ void EventLoop::finalise() {
   summarise(timeline_, tell_of_, gap_);
   const ClassState& told = classes_[timeline_.told];
   timeline_.idle = told.idle;
-  if (told.on_device == 0) timeline_.idle += timeline_.step_time - told.idle_since;
+  if (timeline_.step_time > 0 && !timeline_.lanes.empty()) {
+    // Launches are no ops of their own, and what waits for the device is not at work.
+    LaneUse& host = timeline_.lanes[static_cast<std::size_t>(Lane::host)];
+    host.busy = told.host_busy;
+    host.share = static_cast<double>(host.busy) / static_cast<double>(timeline_.step_time);
+  }
+  if (told.running == 0) timeline_.idle += timeline_.step_time - told.idle_since;
 }
 
 /// The ranks that have not come to a collective.

@@ -77,10 +77,10 @@ class EventLoop {
     std::uint32_t at = 0;               ///< next instance that the host issues
     int host_waits_for = -1;            ///< lane
     std::uint32_t host_goes_on_at = 0;  ///< as soon as so few ops of that lane are issued and have not ended
-    SimTime host_free = 0;
+    SimTime host_free = 0, host_busy = 0;
     std::uint32_t last_sync = none;
     int resident = 0;            ///< collectives running or arrived whose kernels hold multiprocessors
-    int on_device = 0;           ///< lanes running or arrived
+    int running = 0;             ///< lanes
     bool flows_changed = false;  ///< since the shares were solved
     SimTime idle_since = 0, idle = 0;
   };

@@ -41,7 +41,7 @@ struct TimedOp {
 
 struct LaneUse {
   std::string name;
-  SimTime busy = 0;
+  SimTime busy = 0;  ///< sum of its ops; of the host, of all that it does: launches too, and no waiting
   double share = 0;
 };
 
@@ -56,7 +56,7 @@ struct Timeline {
   std::vector<TimedClass> classes;  ///< by class_index
   SimTime step_time = 0;
   std::map<std::string, SimTime> exposed;  ///< by cause: "all_gather", ..., "host", "offload", "bubble"
-  SimTime idle = 0;                        ///< nothing is on the device, not even a collective that waits for its peers
+  SimTime idle = 0;                        ///< nothing runs on the device; a collective that waits for its peers does not
   std::uint16_t told = 0;                  ///< the class of which exposed and idle time and lanes are told
   std::vector<LaneUse> lanes;
   std::vector<std::uint32_t> critical_path;  ///< indices into ops, first to last

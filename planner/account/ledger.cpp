@@ -203,10 +203,12 @@ Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
                             scaled(reach.allocated.high, 1 + context.allocated_margin)},
                            context.allocated_evidence,
                            reach.allocated};
-  ledger.reserved_peak = {replay.reserved_peak,
-                          {below(reach.reserved.low), above(reach.reserved.high)},
-                          context.reserved_evidence,
-                          reach.reserved};
+  // What is allocated is reserved.
+  ledger.reserved_peak = {
+      replay.reserved_peak,
+      {std::max(below(reach.reserved.low), ledger.allocated_peak.interval.low), above(reach.reserved.high)},
+      context.reserved_evidence,
+      reach.reserved};
   const Evidence device = std::max(context.reserved_evidence, context.outside.evidence);
   const auto with_outside = [&](Interval reserved, Bytes beyond) {
     return Interval{reserved.low + outside, reserved.high + outside + beyond};
@@ -217,7 +219,7 @@ Ledger make_ledger(const RankProgram& program, const LedgerContext& context) {
   };
   ledger.device_peak = on_device(replay.reserved_peak, ledger.reserved_peak.interval, reach.reserved);
   const bool in_step = is_step(replay.job_peak_phase);
-  const Interval job{in_step ? below(reach.job.low) : reach.job.low,
+  const Interval job{in_step ? std::max(below(reach.job.low), ledger.allocated_peak.interval.low) : reach.job.low,
                      std::max(in_step ? above(reach.job.high) : reach.job.high, ledger.reserved_peak.interval.high)};
   ledger.job_device_peak = on_device(replay.job_reserved_peak, job, reach.job);
   ledger.peak_phase = replay.peak_phase;

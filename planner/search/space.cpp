@@ -17,9 +17,10 @@ namespace {
 /// Tokens of a micro-batch beyond which no larger one is generated: two million, some hundred times what a GPU holds.
 constexpr std::int64_t most_tokens = std::int64_t{1} << 21;
 
-std::vector<int> divisors(std::int64_t number) {
+/// Those up to `most`.
+std::vector<int> divisors(std::int64_t number, std::int64_t most) {
   std::vector<int> all;
-  for (std::int64_t d = 1; d <= number; ++d)
+  for (std::int64_t d = 1; d <= std::min(number, most); ++d)
     if (number % d == 0) all.push_back(static_cast<int>(d));
   return all;
 }
@@ -52,9 +53,14 @@ Space::Space(const Scenario& asked, std::int64_t global_batch) : asked_(asked), 
   for (const Choice& choice : all) add(choice);
 }
 
-/// The whole cluster, a half, a quarter, ...
+/// The whole cluster, a half, a quarter, ...; under a global batch every number of GPUs that divides it.
 std::vector<int> Space::worlds() const {
   if (asked_.plan.states("/world_size")) return {asked_.plan.world_size};
+  if (global_batch_ > 0) {
+    std::vector<int> all = divisors(global_batch_, asked_.plan.world_size);
+    std::reverse(all.begin(), all.end());
+    return all;
+  }
   std::vector<int> all;
   for (int world = asked_.plan.world_size; world >= 1; world /= 2) {
     all.push_back(world);
@@ -95,7 +101,7 @@ std::vector<Space::ExpertChoice> Space::expert_choices(int world, int stage) con
   std::vector<ExpertChoice> all;
   for (const MoeImplementation implementation : implementations) {
     const bool whole = implementation == MoeImplementation::grouped || implementation == MoeImplementation::loop;
-    std::vector<int> sizes = whole ? std::vector<int>{1} : divisors(common);
+    std::vector<int> sizes = whole ? std::vector<int>{1} : divisors(common, common);
     if (plan.states("/expert_parallel")) sizes = {plan.expert_parallel};
     for (const int ep : sizes) {
       all.push_back({implementation, ep, false});

@@ -238,6 +238,21 @@ constexpr Rule routing[] = {
                        counted(in.plan.world_size, "rank"), experts,
                        counted(in.plan.tokens() * routed_per_token(in), "row")));
      }},
+    {"plan.routing.missing", error, "any", "any", "by definition",
+     [](const RuleInput& in) {
+       const Routing& asked = in.plan.routing;
+       return (asked.kind == Routing::Kind::collapse && asked.share <= 0) ||
+              (asked.kind == Routing::Kind::skew && asked.max_over_mean <= 1 &&
+               !in.plan.states("/routing/max_over_mean"));
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       if (in.plan.routing.kind == Routing::Kind::collapse)
+         say(in, d, "/routing", "a collapse needs the share of all rows that goes to the first expert of each layer",
+             "add \"share\", e.g. 0.92");
+       else
+         say(in, d, "/routing", "a skew needs the rows of the fullest expert over the mean",
+             "add \"max_over_mean\", e.g. 1.5");
+     }},
     {"plan.routing.skew", error, "any", "any", "the fullest expert cannot hold more than every row",
      [](const RuleInput& in) {
        if (in.plan.routing.kind != Routing::Kind::skew || expert_counts(in).empty()) return false;

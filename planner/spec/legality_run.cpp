@@ -316,7 +316,7 @@ constexpr Rule deepspeed[] = {
      }},
     {"plan.optimizer.offload", error, "any", "any", "where the optimizer's states are",
      [](const RuleInput& in) {
-       const bool refused_already = is_deepspeed(in) && in.plan.zero.stage == 0;
+       const bool refused_already = is_deepspeed(in) && in.plan.zero.stage == 0 && offloads_optimizer(in.plan);
        return !refused_already && is_cpu_optimizer(in.plan.optimizer.implementation) != offloads_optimizer(in.plan);
      },
      [](const RuleInput& in, Diagnostic& d) {

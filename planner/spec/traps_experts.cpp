@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "planner/base/format.hpp"
 #include "planner/spec/legality_rules.hpp"
@@ -33,6 +34,18 @@ std::int64_t largest_block(const RuleInput& in) {
     if (layer.moe)
       largest = std::max(largest, layer.moe->experts * 3 * in.model->hidden * layer.moe->expert_intermediate);
   return largest;
+}
+
+/// The pointer of a stated key that the routing's kind does not read; nullptr: none.
+const char* unused_routing_key(const RuleInput& in) {
+  using Kind = Routing::Kind;
+  constexpr std::pair<const char*, Kind> readers[] = {{"/routing/max_over_mean", Kind::skew},
+                                                      {"/routing/share", Kind::collapse},
+                                                      {"/routing/counts", Kind::histogram},
+                                                      {"/routing/file", Kind::histogram}};
+  for (const auto& [pointer, kind] : readers)
+    if (in.plan.states(pointer) && in.plan.routing.kind != kind) return pointer;
+  return nullptr;
 }
 
 constexpr Rule rows[] = {
@@ -134,6 +147,13 @@ constexpr Rule rows[] = {
                "stage 2 keeps the whole gradient of every parameter that touches a rank's partition: the largest "
                "parameter alone is {}, more than a rank's share of the model",
                format(Bytes(largest_parameter(in) * size_of(in.plan.gradient_dtype)))));
+     }},
+    {"trap.routing_key_unused", warning, "any", "any", "by definition",
+     [](const RuleInput& in) { return unused_routing_key(in) != nullptr; },
+     [](const RuleInput& in, Diagnostic& d) {
+       const char* pointer = unused_routing_key(in);
+       say(in, d, pointer, fmt::format("{} has no effect on this kind of routing", key(in, pointer)),
+           "skew reads max_over_mean, collapse share, histogram counts or a file");
      }},
     {"trap.routing_unused", warning, "any", "any", "the model has no experts",
      [](const RuleInput& in) {

@@ -35,7 +35,7 @@ LedgerContext routed(Bytes capacity) {
   LedgerContext context;
   context.capacity = capacity;
   context.reserved_margin = 0.18;
-  context.reserved_margin_below = 0.06;
+  context.reserved_margin_below = context.allocated_margin_below = 0.06;
   return context;
 }
 
@@ -54,6 +54,14 @@ TEST(Ledger, ARoutedStepThatMayPassConstructionIsWhatIsTight) {
   EXPECT_EQ(ledger.job_device_peak.interval.high, Bytes(1121 * mib));  // 1.18 x 950
   EXPECT_EQ(ledger.verdict, Verdict::tight);
   EXPECT_EQ(ledger.breaks_phase, "steady_forward");
+}
+
+TEST(Ledger, NoLessIsReservedThanAllocated) {
+  LedgerContext context = routed(Bytes(1170 * mib));
+  context.allocated_margin_below = 0.02;
+  const Ledger ledger = make_ledger(job(Bytes(100 * mib), Bytes(1000 * mib)), context);
+  EXPECT_EQ(ledger.reserved_peak.interval.low, Bytes(980 * mib));
+  EXPECT_EQ(ledger.job_device_peak.interval.low, Bytes(980 * mib));
 }
 
 TEST(Ledger, ARoutedStepAtTheJobsPeakKeepsItsMargin) {

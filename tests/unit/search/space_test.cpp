@@ -36,6 +36,13 @@ TEST(Space, divides_a_global_batch_over_ranks_and_micro_batches) {
   EXPECT_TRUE(space.accumulations(choice, 4).empty());
 }
 
+TEST(Space, takes_every_number_of_gpus_that_divides_a_global_batch) {
+  const Space space(small_scenario(small_model(128, 2), small_cluster(8, 80), {"zero.stage=3"}), 12);
+  std::set<int> worlds;
+  for (const Choice& choice : space.choices()) worlds.insert(choice.world);
+  EXPECT_EQ(worlds, (std::set<int>{1, 2, 3, 4, 6}));
+}
+
 TEST(Space, takes_the_defaults_that_follow_from_a_choice) {
   const Space space(small_scenario(small_model(128, 2), small_cluster(4, 80), {}), 0);
   for (const Choice& choice : space.choices()) {

@@ -186,8 +186,10 @@ TEST_F(SimulateTest, AStragglerMakesItsPeersWait) {
   const OpId gather = collective(5, Lane::compute);
   SimulateOptions options;
   options.stragglers[1] = 3;
+  options.tell_of = 0;
   const Timeline timeline = run(options);
   EXPECT_EQ(find(timeline, gather, 0).start, 30 * us);
+  EXPECT_EQ(timeline.idle, 20 * us);  // its collective is on the device, but waits
   EXPECT_EQ(timeline.step_time, 35 * us);
   EXPECT_EQ(timeline.exposed.at("bubble"), 20 * us);
 }
@@ -343,6 +345,7 @@ TEST_F(SimulateTest, TheFirstOfSeveralKernelsRunsWhileTheHostLaunchesTheOthers) 
   const Timeline timeline = run();
   EXPECT_EQ(find(timeline, long_ones).start, 10 * us);
   EXPECT_EQ(find(timeline, short_ones).start, 76 * us);
+  EXPECT_EQ(timeline.lanes[static_cast<std::size_t>(Lane::host)].busy, 80 * us);
   EXPECT_EQ(timeline.step_time, 80 * us);
 }
 

@@ -121,8 +121,10 @@ TEST(DeepSpeed, RefusesWhatItAsserts) {
       codes(judge(
           R"({"zero": {"stage": 3}, "offload": {"optimizer": "cpu"}, "optimizer": {"implementation": "fused"}})")),
       ElementsAre("plan.optimizer.offload /optimizer/implementation"));
-  EXPECT_THAT(codes(judge(R"({"zero": {"stage": 3}, "optimizer": {"implementation": "torch_cpu"}})")),
-              ElementsAre("plan.optimizer.offload /optimizer/implementation"));
+  for (const int stage : {0, 2, 3})
+    EXPECT_THAT(codes(judge(fmt::format(
+                    R"({{"zero": {{"stage": {}}}, "optimizer": {{"implementation": "torch_cpu"}}}})", stage))),
+                ElementsAre("plan.optimizer.offload /optimizer/implementation"));
 }
 
 TEST(PyTorch, KeepsNoMasterAndMomentsOfTheParametersType) {
@@ -204,6 +206,9 @@ TEST(Routing, FitsTheModelThePlanAndTheRanks) {
   EXPECT_THAT(codes(judge(plan("[[[4, 4]]]"), "mixtral-8x7b")), ElementsAre("plan.routing.histogram /routing/counts"));
   EXPECT_THAT(codes(judge(plan("[[[8, 0, 0, 0, 0, 0, 0, 0]], [[8, 0, 0, 0, 0, 0, 0, 0]]]"), "mixtral-8x7b")),
               ElementsAre("plan.routing.histogram /routing/counts"));
+  for (const char* kind : {"skew", "collapse"})
+    EXPECT_THAT(codes(judge(fmt::format(R"({{"routing": {{"kind": "{}"}}}})", kind), "mixtral-8x7b")),
+                ElementsAre("plan.routing.missing /routing"));
   EXPECT_THAT(codes(judge(R"({"routing": {"kind": "skew", "max_over_mean": 9}})", "mixtral-8x7b")),
               ElementsAre("plan.routing.skew /routing/max_over_mean"));
 }
@@ -280,6 +285,8 @@ TEST(Traps, OfExpertsDependOnFamilyPrecisionAndLeaf) {
               Contains("warning trap.fp32_experts"));
   EXPECT_THAT(traps(R"({"moe": {"num_experts": 8, "drop_tokens": false}})", "llama-3.1-8b"),
               Contains("note trap.no_drop"));
+  EXPECT_THAT(traps(R"({"routing": {"kind": "balanced", "share": 0.9}})", "mixtral-8x7b"),
+              Contains("warning trap.routing_key_unused"));
   EXPECT_THAT(traps(R"({"routing": {"kind": "collapse", "share": 0.9}})", "llama-3.1-8b"),
               Contains("warning trap.routing_unused"));
 }
