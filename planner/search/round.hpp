@@ -139,6 +139,12 @@ class Round {
   void close_rest();
   bool fits(const Evaluated& evaluated) const;
   bool is_beaten(double time, const CandidateId& id) const;
+  /// What steps that take longer than their bounds by like factors have in common: stage, experts and how they are spread,
+  /// offload, recomputation.
+  using Kind = std::tuple<int, MoeImplementation, int, Offloading, int>;
+  static Kind kind_of(const Choice& choice) {
+    return {choice.stage, choice.experts, choice.expert_parallel, choice.offload, choice.recompute_every};
+  }
   double turn_of(const Open& open) const;
   void learn(const CandidateId& id, double step_s);
   void learn_of(Open& open, const CandidateId& id);
@@ -150,7 +156,7 @@ class Round {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Queue queue_, begun_;  ///< choices that were not looked at, and that were
   RoundResult result_;
-  std::map<std::tuple<int, MoeImplementation, Offloading, int>, double> missed_by_;
+  std::map<Kind, double> missed_by_;
   bool best_is_settled_ = false;  ///< it is no longer among the undecided
 };
 

@@ -26,6 +26,8 @@ constexpr std::size_t tasks_a_thread = 3, tasks_beside_evaluations = 12;
 
 /// Small buckets, and micro-batches that are not the best of their choice, seldom take less time.
 constexpr double more_for_small_buckets = 0.02, more_for_another_micro_batch = 0.02;
+/// One between the largest that fits and the smallest that does not often takes a little less.
+constexpr double less_for_a_larger_micro_batch = 0.02;
 
 /// What is not expected to fit waits the longer the more it lacks, and at last until everything else has had its turn.
 constexpr double more_for_what_lacks = 2, most_for_what_lacks = 2;
@@ -40,7 +42,7 @@ double small_ones(const Choice& choice) {
 }  // namespace
 
 double Round::missed_by(const Choice& choice) const {
-  const auto missed = missed_by_.find({choice.stage, choice.experts, choice.offload, choice.recompute_every});
+  const auto missed = missed_by_.find(kind_of(choice));
   const double kind =
       missed != missed_by_.end() ? missed->second : 1 + more_for_offload * static_cast<double>(choice.offload);
   return kind + more_for_small_buckets * small_ones(choice);
@@ -55,8 +57,7 @@ void Round::learn(const CandidateId& id, double step_s) {
       context_.bounds[id.choice].step_seconds(context_.space.micro_batches()[id.micro], id.accumulation);
   if (bound <= 0 || step_s < bound || !std::isfinite(step_s)) return;
   const double ratio = step_s / bound;
-  double& missed = missed_by_.try_emplace({choice.stage, choice.experts, choice.offload, choice.recompute_every}, ratio)
-                       .first->second;
+  double& missed = missed_by_.try_emplace(kind_of(choice), ratio).first->second;
   missed = std::min(missed, ratio);
 }
 
@@ -85,7 +86,9 @@ double Round::guessed(const Open& open, const CandidateId& id, double lower) con
     return seconds_per_token(space, id, plain->step_s) * (1 + more_for_small_buckets * small_ones(choice));
   const Known& known = open.known[Memo::kind_of(id)];
   const double least = known.least_that_fits_s > 0 ? known.least_that_fits_s : known.least_s;
-  if (least > 0) return least * (known.next_to_try() == id.micro ? 1 : 1 + more_for_another_micro_batch);
+  if (least > 0)
+    return least *
+           (known.next_to_try() == id.micro ? 1 - less_for_a_larger_micro_batch : 1 + more_for_another_micro_batch);
   const std::int64_t micro = space.micro_batches()[id.micro];
   const double bound = context_.bounds[open.choice].step_seconds(micro, id.accumulation);
   return std::max(lower, seconds_per_token(space, id, bound) * missed_by(choice));
