@@ -373,6 +373,7 @@ void EventLoop::finalise() {
     note_unfinished(state);
     timeline_.step_time = std::max({timeline_.step_time, state.host_free, now_});
   }
+  timeline_.kernel_gap = gap_;
   summarise(timeline_, tell_of_, gap_);
   const ClassState& told = classes_[timeline_.told];
   timeline_.idle = told.idle;

@@ -110,7 +110,8 @@ class Flattener {
     const Kernel& k = known.kernel;
     const bool same = known.time.work >= 0 && k.kind == kernel.kind && k.elements == kernel.elements &&
                       k.m == kernel.m && k.n == kernel.n && k.k == kernel.k && k.batch == kernel.batch &&
-                      k.dtype == kernel.dtype && k.bytes == kernel.bytes && k.launches == kernel.launches;
+                      k.dtype == kernel.dtype && k.bytes == kernel.bytes && k.launches == kernel.launches &&
+                      k.tiles == kernel.tiles;
     if (same) return known;
     known.kernel = kernel;
     const SimTime alone = plain_.kernel(kernel);

@@ -81,16 +81,21 @@ double Prices::batched_seconds(const Kernel& kernel) const {
          std::max(kernel.flops().count / rate * sag_, as_double(kernel.bytes.count) / gemm.memory_bytes_per_s);
 }
 
-/// One launch over all groups; without tensor cores (fp32) one product a group, each with its own waves.
+/// One launch over all groups, by its tiles where they are known; without tensor cores (fp32) one product a group, each with its
+/// own waves.
 double Prices::grouped_seconds(const Kernel& kernel) const {
   if (kernel.dtype == DType::fp32) {
     const auto groups = as_double(kernel.batch);
     return groups *
            product_seconds(as_double(kernel.m) / groups, as_double(kernel.n), as_double(kernel.k), kernel.dtype);
   }
+  const GroupedGemmPrice& grouped = calibration_.grouped_gemm;
+  if (kernel.tiles.count > 0 && (kernel.tiles.small ? grouped.small : grouped.large).flops_per_s > 0)
+    return tiled_grouped_seconds(grouped, cluster_.device.multiprocessors, kernel.batch, kernel.tiles,
+                                 as_double(kernel.bytes.count), sag_);
   const double of_groups = of_group_ ? of_group_->fixed_s * as_double(kernel.batch) : 0;
-  return of_groups + grouped_gemm_seconds(calibration_.grouped_gemm, kernel.batch, as_double(kernel.m),
-                                          as_double(kernel.n), as_double(kernel.k), sag_);
+  return of_groups + grouped_gemm_seconds(grouped, kernel.batch, as_double(kernel.m), as_double(kernel.n),
+                                          as_double(kernel.k), sag_);
 }
 
 /// The most particular price that the calibration has: short rows, the type, operands of at most three dimensions, the kind.
@@ -128,8 +133,10 @@ double Prices::kernel_seconds(const Kernel& kernel) const {
   const Bytes output = Elements(kernel.elements) * kernel.dtype;
   const bool counts_rows = kernel.kind == KernelKind::reduce_last && of_row_ && kernel.n > 0;
   const double of_rows = counts_rows ? of_row_->fixed_s * as_double(kernel.elements) / as_double(kernel.n) : 0;
-  return of_rows + pointwise_seconds(*price, calibration_.cache, as_double(kernel.elements),
-                                     as_double(kernel.bytes.count), as_double(output.count), sag_);
+  // A sort's passes are as many kernels, each over all keys.
+  const double passes = kernel.kind == KernelKind::sort_pass ? kernel.launches : 1;
+  return of_rows + passes * pointwise_seconds(*price, calibration_.cache, as_double(kernel.elements),
+                                              as_double(kernel.bytes.count), as_double(output.count), sag_);
 }
 
 bool Prices::memory_bound(KernelKind kind) {

@@ -20,9 +20,10 @@ double fastest_by(const Surface& surface) {
 double fastest_products(const Calibration& calibration) {
   double efficiency = 1;
   for (const GemmPrice::Tile& tile : calibration.gemm.tiles) efficiency = std::max(efficiency, tile.efficiency);
-  return std::max(calibration.gemm.flops_per_s * efficiency * fastest_by(calibration.gemm.surface),
-                  calibration.grouped_gemm.flops_per_s * std::max(1.0, calibration.grouped_gemm.many_factor) *
-                      fastest_by(calibration.grouped_gemm.surface));
+  const GroupedGemmPrice& grouped = calibration.grouped_gemm;
+  return std::max({calibration.gemm.flops_per_s * efficiency * fastest_by(calibration.gemm.surface),
+                   grouped.flops_per_s * std::max(1.0, grouped.many_factor) * fastest_by(grouped.surface),
+                   grouped.large.flops_per_s, grouped.small.flops_per_s});
 }
 
 /// By how much a curve's bandwidth exceeds that of its rule, where measured points count.

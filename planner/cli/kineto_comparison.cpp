@@ -36,10 +36,11 @@ double covered(std::vector<Interval>& intervals) {
 /// Gathers the kernels of a step, in seconds.
 class Use {
  public:
-  void add(OpClass op_class, double start_s, double end_s, std::int64_t launches) {
+  /// @param gap_s between two of its launches
+  void add(OpClass op_class, double start_s, double end_s, std::int64_t launches, double gap_s = 0) {
     ClassUse& use = result_.classes[static_cast<std::size_t>(op_class)];
     use.launches += launches;
-    use.seconds += end_s - start_s;
+    use.seconds += end_s - start_s - static_cast<double>(launches - 1) * gap_s;
     all_.push_back({start_s, end_s});
     if (!is_collective(op_class)) compute_.push_back({start_s, end_s});
   }
@@ -117,7 +118,7 @@ DeviceUse use_of(const Timeline& timeline, const RankProgram& program) {
     const Action& action = program.ops[op.op].action;
     if (const auto* compute = std::get_if<Compute>(&action)) {
       const Kernel& kernel = program.kernels[compute->kernel];
-      use.add(class_of(kernel), start, end, kernel.launches);
+      use.add(class_of(kernel), start, end, kernel.launches, to_seconds(timeline.kernel_gap));
     } else if (const auto* collective = std::get_if<Collective>(&action)) {
       use.add(class_of(collective->kind), start, end, 1);
     } else if (std::holds_alternative<HostCopy>(action)) {

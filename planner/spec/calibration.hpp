@@ -72,8 +72,18 @@ struct GemmPrice {
   Provenance provenance;
 };
 
-/// t = fixed + prepare + FLOPs / (rate K / (K + half)), K = contraction length; many groups: rate * many_factor
+/// Where the tiles are known (planner/spec/grouped_tiles.hpp), T of them with S steps in all and L in the longest, on a device's C
+/// clusters: t = fixed + prepare + G group + max(ceil(T / C) one, (T / C - 1) one + L step + epilogue, B / memory rate), one being the
+/// mean tile, S / T steps + epilogue, and a step 2 x 64 side^2 / (rate / C); G groups, B = bytes read and written.
+/// Else t = fixed + prepare + FLOPs / (rate K / (K + half)), K = contraction length; many groups: rate * many_factor
 struct GroupedGemmPrice {
+  struct Tiled {
+    double fixed_s = 0, group_s = 0;
+    double flops_per_s = 0;  ///< of all clusters in the steps of full tiles; 0: no such rule
+    double epilogue_s = 0;   ///< of a tile: filling its pipeline, writing the result
+    double memory_bytes_per_s = 1e15;
+  };
+  Tiled large, small;
   double fixed_s = 4e-6, prepare_s = 1.9e-6;
   double flops_per_s = 735e12;
   double half_length = 90;

@@ -168,9 +168,12 @@ Result<Calibration> published_prices(const ClusterSpec& cluster) {
   result.date = result.versions = "";
   result.source = cluster.device.source;
   GemmPrice& gemm = result.gemm;
-  for (double* r : {&gemm.flops_per_s, &gemm.fp32_flops_per_s, &result.grouped_gemm.flops_per_s}) *r *= matrix;
-  for (double* r :
-       {&gemm.traffic_bytes_per_s, &gemm.memory_bytes_per_s, &gemm.skinny_bytes_per_s, &gemm.fp32_bytes_per_s})
+  GroupedGemmPrice& grouped = result.grouped_gemm;
+  for (double* r : {&gemm.flops_per_s, &gemm.fp32_flops_per_s, &grouped.flops_per_s, &grouped.large.flops_per_s,
+                    &grouped.small.flops_per_s})
+    *r *= matrix;
+  for (double* r : {&gemm.traffic_bytes_per_s, &gemm.memory_bytes_per_s, &gemm.skinny_bytes_per_s,
+                    &gemm.fp32_bytes_per_s, &grouped.large.memory_bytes_per_s, &grouped.small.memory_bytes_per_s})
     *r *= memory;
   for (auto* rates : {&result.attention.forward, &result.attention.backward}) {
     for (auto& r : *rates) r.flops_per_s *= matrix;

@@ -74,6 +74,20 @@ double grouped_gemm_seconds(const GroupedGemmPrice& price, std::int64_t groups, 
   return price.fixed_s + price.prepare_s + 2 * m * n * k / rate * sag * factor;
 }
 
+double tiled_grouped_seconds(const GroupedGemmPrice& price, int multiprocessors, std::int64_t groups,
+                             const GroupedTiles& tiles, double bytes, double sag) {
+  const GroupedGemmPrice::Tiled& kernel = tiles.small ? price.small : price.large;
+  const double clusters = std::max(1, multiprocessors / 2);
+  const auto side = static_cast<double>(grouped_tile_side(tiles.small));
+  const double step = 2 * side * side * static_cast<double>(grouped_step) / (kernel.flops_per_s / clusters);
+  const double waves = tiles.count / clusters;
+  const double mean = tiles.steps / tiles.count * step + kernel.epilogue_s;
+  const double last = tiles.longest * step + kernel.epilogue_s;
+  const double busy = std::max(std::ceil(waves) * mean, (waves - 1) * mean + last) * sag;
+  return kernel.fixed_s + price.prepare_s + static_cast<double>(groups) * kernel.group_s +
+         std::max(busy, bytes / kernel.memory_bytes_per_s);
+}
+
 double attention_seconds(const AttentionPrice& price, bool backward, double batch, double length, double head_dim,
                          double flops, double sag) {
   const auto& rates = backward ? price.backward : price.forward;

@@ -8,6 +8,7 @@
 
 #include "planner/base/quantity.hpp"
 #include "planner/spec/calibration.hpp"
+#include "planner/spec/grouped_tiles.hpp"
 
 namespace plimsoll {
 
@@ -41,6 +42,11 @@ double surface_factor(const Surface& surface, double a, double b, double c);
 /// @param m rows of all groups
 double grouped_gemm_seconds(const GroupedGemmPrice& price, std::int64_t groups, double m, double n, double k,
                             double sag = 1);
+
+/// The same by the tiles that its groups are cut into.
+/// @param tiles at least one; @param bytes read and written
+double tiled_grouped_seconds(const GroupedGemmPrice& price, int multiprocessors, std::int64_t groups,
+                             const GroupedTiles& tiles, double bytes, double sag = 1);
 
 /// t = fixed + FLOPs / (rate s / (s + half)) by the nearest head size; backward also a time per element of q.
 /// @param batch sequences times heads; @param length query length s

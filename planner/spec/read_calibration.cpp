@@ -204,6 +204,17 @@ class CalibrationReader {
     if (const auto value = r.number("half_length", 0, 1e9)) g.half_length = *value;
     if (const auto value = r.integer("many_groups", 0, 1 << 20)) g.many_groups = static_cast<int>(*value);
     if (const auto value = r.number("many_factor", 0.01, 1)) g.many_factor = *value;
+    for (const auto& [key, tiled] : {std::pair{"large_tiles", &g.large}, std::pair{"small_tiles", &g.small}}) {
+      const Node* node = r.object(key);
+      if (!node) continue;
+      ObjectReader entry(*node, diagnostics_, "calibration");
+      seconds(entry, "fixed_us", tiled->fixed_s, 1e-6);
+      seconds(entry, "group_us", tiled->group_s, 1e-6);
+      seconds(entry, "epilogue_us", tiled->epilogue_s, 1e-6);
+      required_rate(entry, "flops_per_s", tiled->flops_per_s);
+      required_rate(entry, "memory_bytes_per_s", tiled->memory_bytes_per_s);
+      entry.report_unknown();
+    }
     surface(r, g.surface);
     g.provenance = provenance(r);
   }

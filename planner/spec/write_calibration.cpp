@@ -72,6 +72,14 @@ Json grouped_json(const GroupedGemmPrice& g) {
                {"half_length", rounded(g.half_length)},
                {"many_groups", g.many_groups},
                {"many_factor", rounded(g.many_factor)}};
+  for (const auto& [key, tiled] : {std::pair{"large_tiles", &g.large}, std::pair{"small_tiles", &g.small}}) {
+    if (tiled->flops_per_s <= 0) continue;
+    json[key] = {{"fixed_us", us(tiled->fixed_s)},
+                 {"group_us", us(tiled->group_s)},
+                 {"flops_per_s", rounded(tiled->flops_per_s)},
+                 {"epilogue_us", us(tiled->epilogue_s)},
+                 {"memory_bytes_per_s", rounded(tiled->memory_bytes_per_s)}};
+  }
   add_surface(json, g.surface);
   add_provenance(json, g.provenance);
   return json;

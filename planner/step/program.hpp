@@ -17,6 +17,7 @@
 
 #include "planner/base/quantity.hpp"
 #include "planner/spec/collective.hpp"
+#include "planner/spec/grouped_tiles.hpp"
 #include "planner/step/call.hpp"
 
 namespace plimsoll {
@@ -178,6 +179,7 @@ struct Kernel {
   std::int64_t m = 0, n = 0, k = 0, batch = 1;
   std::int64_t elements = 0;
   Bytes bytes;
+  GroupedTiles tiles;     ///< of a grouped product of PyTorch's; none: another's
   bool compiled = false;  ///< launched by compiled code, which costs the host far less than an eager operation
   /// Floating-point operations of GEMMs and attention (causal: half the square); 0 for the rest.
   Flops flops() const;

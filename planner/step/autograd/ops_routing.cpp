@@ -334,6 +334,12 @@ Variable grouped_mm(Autograd& g, const Variable& rows, Parameter& weight, const 
   const Shape in = rows.shape, weight_shape = weight.shape;
   const std::int64_t m = rows.shape.dim(0).size, inner = rows.shape.last().size;
   const char* role = options.role;
+  const auto product = [=, of_groups = options.groups](std::int64_t n, std::int64_t k, DType dtype) {
+    Kernel kernel = Kernel::grouped_gemm(m, n, k, dtype, groups);
+    kernel.tiles = tiles_of_grouped(of_groups, n, k);
+    return kernel;
+  };
+  const GroupedTiles of_gradient = tiles_of_grouped_gradient(options.groups, columns.size, inner);
   // Alphabetical: the gradient of mat2 (the weight) before self's; kept: mat2 for self's, offs, self for mat2's.
   const bool keeps_weight = rows.requires_grad(), keeps_input = w.requires_grad();
   NodeRef node = g.make_node({&rows, &w}, [=, &g](BackwardCall& call) {
@@ -342,21 +348,20 @@ Variable grouped_mm(Autograd& g, const Variable& rows, Parameter& weight, const 
     const Tensor input = keeps_input ? call.saved(keeps_weight ? 2 : 1) : Tensor{};
     if (call.wants(1)) {
       call.out[1] = call.trace.empty(weight_shape, dy.dtype, "expert weight gradient", Category::gradients);
-      multiply_groups(g, Kernel::grouped_gemm(m, columns.size, inner, dy.dtype, groups), dy, input, offs, call.out[1],
-                      role);
+      Kernel kernel = Kernel::grouped_gemm(m, columns.size, inner, dy.dtype, groups);
+      kernel.tiles = of_gradient;
+      multiply_groups(g, kernel, dy, input, offs, call.out[1], role);
     }
     if (call.wants(0)) {
       call.out[0] = call.trace.empty(in, dy.dtype, "expert input gradient");
-      multiply_groups(g, Kernel::grouped_gemm(m, inner, columns.size, dy.dtype, groups), dy, kept, offs, call.out[0],
-                      role);
+      multiply_groups(g, product(inner, columns.size, dy.dtype), dy, kept, offs, call.out[0], role);
     }
   });
   if (keeps_weight) g.save(node, w);
   g.save(node, offsets);
   if (keeps_input) g.save(node, rows.data());
   Tensor result = g.trace.empty({rows.shape.dim(0), columns}, rows.dtype, options.output_name);
-  multiply_groups(g, Kernel::grouped_gemm(m, columns.size, inner, rows.dtype, groups), rows, w.data(), offsets, result,
-                  role);
+  multiply_groups(g, product(columns.size, inner, rows.dtype), rows, w.data(), offsets, result, role);
   return output_of(std::move(result), std::move(node));
 }
 

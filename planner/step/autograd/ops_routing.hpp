@@ -85,6 +85,7 @@ struct GroupedOptions {
   bool input_major = false;
   const char* output_name = "expert output";
   const char* role = "mlp.experts";
+  GroupRows groups = {};
 };
 Variable grouped_mm(Autograd& g, const Variable& rows, Parameter& weight, const Tensor& offsets,
                     const GroupedOptions& options);

@@ -19,9 +19,9 @@ std::uint32_t find_or_add(std::vector<Entry>& table, std::array<std::uint32_t, 5
 }
 
 bool same_kernel(const Kernel& a, const Kernel& b) {
-  const auto& [kind, dtype, launches, m, n, k, batch, elements, bytes, compiled] = a;  // all there is to compare
+  const auto& [kind, dtype, launches, m, n, k, batch, elements, bytes, tiles, compiled] = a;  // all there is to compare
   return kind == b.kind && dtype == b.dtype && launches == b.launches && m == b.m && n == b.n && k == b.k &&
-         batch == b.batch && elements == b.elements && bytes == b.bytes && compiled == b.compiled;
+         batch == b.batch && elements == b.elements && bytes == b.bytes && tiles == b.tiles && compiled == b.compiled;
 }
 
 bool same_call(const Call& a, const Call& b) {

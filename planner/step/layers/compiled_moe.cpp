@@ -80,6 +80,8 @@ Variable fused_experts(LayerContext& c, MoeModule& module, const Variable& x, co
   Trace& trace = c.trace;
   const Dim r{c.tokens().size * module.spec->top_k, Symbol::rows}, e{module.spec->experts, Symbol::experts};
   const bool input_major = is_input_major(module, c.scenario.model.hidden);
+  const RoutedRows& rows_of = c.routing[static_cast<std::size_t>(module.index)];
+  const GroupRows by_expert{rows_of.by_expert, rows_of.counted};
   const auto index = [&](Dim size, DType dtype, const char* name, const Tensor& from) {
     Tensor tensor = trace.empty({size}, dtype, name);
     launch_fused(trace, {&from}, {&tensor}, name);
@@ -101,11 +103,11 @@ Variable fused_experts(LayerContext& c, MoeModule& module, const Variable& x, co
   {
     Variable product;
     {
-      const Variable gate_up =
-          ops::grouped_mm(g, rows, *module.gate_up, offsets, {input_major, "expert gate and up", "mlp.experts"});
+      const Variable gate_up = ops::grouped_mm(g, rows, *module.gate_up, offsets,
+                                               {input_major, "expert gate and up", "mlp.experts", by_expert});
       product = expert_activation(c, gate_up);
     }
-    out = ops::grouped_mm(g, product, *module.down, offsets, {input_major, "expert output", "mlp.experts"});
+    out = ops::grouped_mm(g, product, *module.down, offsets, {input_major, "expert output", "mlp.experts", by_expert});
   }
   const Tensor inverse = index(r, DType::int64, "inverse permutation", order);
   return combine(c, out, weights, inverse, mask);

@@ -19,6 +19,7 @@ struct RoutedRows {
   std::int64_t capacity = 0;            ///< slots per expert of native MoE; fused: per expert and source, 0 if dropless
   std::int64_t bound = 0;               ///< fused: rows for which the buffers of received rows have room
   std::vector<std::int64_t> by_expert;  ///< `received`, by local expert
+  bool counted = false;                 ///< as a step routed them, not as expected
 };
 
 struct LayerContext {

@@ -3,6 +3,8 @@
 //   kept   rows by expert 2 R' h, gate, up and their product 3 x 2 R' I, the combine buffer 2 k N h, index maps
 // Source: deepspeed 0.19.8, module_inject/auto_ep_layer.py, moe/ep_kernels.py, moe/ep_experts.py, and the allocator trace of
 // a real step.
+#include <algorithm>
+
 #include "planner/step/autograd/ops_routing.hpp"
 #include "planner/step/layers/moe.hpp"
 #include "planner/step/layers/routers.hpp"
@@ -16,6 +18,7 @@ constexpr std::int64_t alignment = 8;
 /// The sizes of one call.
 struct Sizes {
   Dim sent, received, padded, h, width, local;
+  GroupRows by_expert;  ///< aligned
   int ranks = 1;
 };
 
@@ -27,6 +30,9 @@ Sizes sizes_of(const LayerContext& c, const MoeModule& module) {
   s.sent = {rows.sent, Symbol::rows};
   s.received = {rows.received, Symbol::rows};
   s.padded = {round_up(rows.received + alignment * s.local.size, alignment), Symbol::padded_rows};
+  s.by_expert.counted = rows.counted;
+  for (const std::int64_t received : rows.by_expert)
+    s.by_expert.rows.push_back(round_up(std::max(received, alignment), alignment));
   s.h = c.hidden();
   s.width = {module.spec->expert_intermediate, Symbol::intermediate};
   return s;
@@ -144,10 +150,10 @@ Variable local_experts(LayerContext& c, MoeModule& module, const Variable& rows,
     Variable activated, up, gate;
     const Tensor offsets = small(c, {s.local}, DType::int32, "expert offsets", {&counts});
     { const Tensor scan = c.trace.empty({{1023}}, DType::int8, "scan scratch", Category::temporaries); }
-    gate = ops::grouped_mm(g, x, *module.w1, offsets, {false, "expert gate", "mlp.experts"});
-    up = ops::grouped_mm(g, x, *module.w3, offsets, {false, "expert up", "mlp.experts"});
+    gate = ops::grouped_mm(g, x, *module.w1, offsets, {false, "expert gate", "mlp.experts", s.by_expert});
+    up = ops::grouped_mm(g, x, *module.w3, offsets, {false, "expert up", "mlp.experts", s.by_expert});
     activated = swiglu(c, gate, up);
-    return ops::grouped_mm(g, activated, *module.w2, offsets, {false, "expert output", "mlp.experts"});
+    return ops::grouped_mm(g, activated, *module.w2, offsets, {false, "expert output", "mlp.experts", s.by_expert});
   });
 }
 

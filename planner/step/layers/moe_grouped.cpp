@@ -55,9 +55,11 @@ Variable grouped_experts(LayerContext& c, MoeModule& module, const Variable& x, 
   const Dim n = c.tokens(), k{module.spec->top_k, Symbol::top_k}, e{module.spec->experts, Symbol::experts};
   const Dim r{n.size * k.size, Symbol::rows};
   const bool input_major = is_input_major(module, c.scenario.model.hidden);
+  const RoutedRows& routed = c.routing[static_cast<std::size_t>(module.index)];
+  const GroupRows by_expert{routed.by_expert, routed.counted};
   const auto product = [&](const Variable& rows, Parameter& weight, const Variable& bias, const Tensor& offsets,
                            const char* name) {
-    const Variable out = ops::grouped_mm(g, rows, weight, offsets, {input_major, name, "mlp.experts"});
+    const Variable out = ops::grouped_mm(g, rows, weight, offsets, {input_major, name, "mlp.experts", by_expert});
     return bias ? ops::add_in_place(g, out, bias) : out;
   };
   const auto row_bias = [&](Parameter* bias, const Tensor& ids) {

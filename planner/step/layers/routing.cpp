@@ -83,6 +83,7 @@ RoutedRows rows_of(const Scenario& scenario, const MoeSpec& moe, std::size_t lay
   const auto first = static_cast<std::size_t>(local * (rank % ep));
   RoutedRows rows;
   rows.sent = plan.tokens() * moe.top_k;
+  rows.counted = plan.routing.kind == Routing::Kind::histogram;
   rows.by_expert.assign(static_cast<std::size_t>(local), 0);
   std::int64_t fullest = 0;
   const bool differ = ranks_differ(plan.routing);

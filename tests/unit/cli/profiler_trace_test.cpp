@@ -86,5 +86,21 @@ TEST(KinetoComparison, BusyIdleAndExposedTimeOfTheDevice) {
   EXPECT_EQ(use.of(OpClass::gemm).launches, 2);
 }
 
+// 30 us of three launches and the gaps of 2 us between them.
+TEST(KinetoComparison, GapsBetweenTheLaunchesOfOneOpAreNoKernels) {
+  RankProgram program;
+  Kernel kernel = Kernel::pointwise(KernelKind::sort_pass, DType::int64, 8, Bytes(0));
+  kernel.launches = 3;
+  program.kernels.push_back(kernel);
+  program.ops.emplace_back().action = Compute{0};
+  Timeline timeline;
+  timeline.kernel_gap = to_sim(2e-6);
+  TimedOp& op = timeline.ops.emplace_back();
+  op.end = to_sim(30e-6);
+  const DeviceUse use = use_of(timeline, program);
+  EXPECT_NEAR(use.compute().seconds, 26e-6, 1e-12);
+  EXPECT_EQ(use.compute().launches, 3);
+}
+
 }  // namespace
 }  // namespace plimsoll

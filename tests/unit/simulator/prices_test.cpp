@@ -82,6 +82,27 @@ TEST_F(PricesTest, EveryGroupOfAGroupedProductCosts) {
   EXPECT_EQ(cost(kernel) - before, 8 * 2 * us);
 }
 
+// Eight tiles of nine steps on 66 clusters: one wave of 9 x 1 us + 2 us.
+TEST_F(PricesTest, AGroupedProductCostsByItsTilesWhereTheyAreKnown) {
+  calibration_.grouped_gemm.prepare_s = 0;
+  calibration_.grouped_gemm.large = {.flops_per_s = 553.648128e12, .epilogue_s = 2e-6, .memory_bytes_per_s = 1e15};
+  Kernel kernel = Kernel::grouped_gemm(600, 300, 576, DType::bf16, 2);
+  const SimTime by_rate = cost(kernel);
+  kernel.tiles = tiles_of_grouped({{300, 300}}, 300, 576);
+  EXPECT_EQ(kernel.tiles.count, 8);
+  EXPECT_NEAR(static_cast<double>(cost(kernel)), 11.0 * us, 1e-6 * us);
+  EXPECT_NE(cost(kernel), by_rate);
+  calibration_.grouped_gemm.large = {};
+  EXPECT_EQ(cost(kernel), by_rate) << "no price of tiles";
+}
+
+TEST_F(PricesTest, EveryPassOfASortIsAKernelOverAllKeys) {
+  price("sort_pass", 1);
+  Kernel kernel = Kernel::pointwise(KernelKind::sort_pass, DType::int64, 10, Bytes(0));
+  kernel.launches = 4;
+  EXPECT_EQ(cost(kernel), 40 * us);
+}
+
 // 2^15 + 1 columns: rows of the result do not start at multiples of 16 bytes.
 TEST_F(PricesTest, AnOddVocabularySlowsItsProducts) {
   calibration_.gemm.tiles = {{128, 128, 1}};

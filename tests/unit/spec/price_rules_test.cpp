@@ -84,6 +84,39 @@ TEST(PriceRules, MeasuredPointsCountInsideTheirRange) {
   EXPECT_NEAR(collective_seconds(price, 5e5), 10e-6, 1e-12);
 }
 
+// 132 multiprocessors are 66 clusters, whose step takes 2 x 64 x 256 x 256 / (553.648128 TFLOP/s / 66) = 1 us.
+TEST(PriceRules, GroupedProductsByTilesAndWaves) {
+  GroupedGemmPrice price;
+  price.prepare_s = 1e-6;
+  price.large = {
+      .fixed_s = 2e-6, .group_s = 0.5e-6, .flops_per_s = 553.648128e12, .epilogue_s = 3e-6, .memory_bytes_per_s = 1e12};
+  const auto us = [&](std::int64_t groups, const GroupedTiles& tiles, double bytes = 0, double sag = 1) {
+    return 1e6 * tiled_grouped_seconds(price, 132, groups, tiles, bytes, sag);
+  };
+  EXPECT_NEAR(us(4, {.count = 66, .steps = 66 * 8, .longest = 8}), 1 + 2 + 2 + (8 + 3), 1e-9) << "one wave";
+  EXPECT_NEAR(us(4, {.count = 67, .steps = 67 * 8, .longest = 8}), 1 + 2 + 2 + 2 * (8 + 3), 1e-9)
+      << "one tile too many";
+  EXPECT_NEAR(us(4, {.count = 67, .steps = 67 * 8, .longest = 8}, 0, 2), 1 + 2 + 2 + 4 * (8 + 3), 1e-9)
+      << "half the clock";
+  EXPECT_NEAR(us(4, {.count = 66, .steps = 66 * 8, .longest = 8}, 50e6), 1 + 2 + 2 + 50, 1e-9) << "bound by memory";
+  EXPECT_NEAR(us(2, {.count = 66, .steps = 66 * 8, .longest = 20}), 1 + 2 + 1 + (20 + 3), 1e-9) << "the longest tile";
+}
+
+// Groups of 300 and 10 rows, width 300: two and one tiles of 256 rows by two of 256 columns.
+TEST(PriceRules, TilesOfGroupsEndWithTheirGroup) {
+  const GroupedTiles large = tiles_of_grouped({{300, 10}}, 300, 100);
+  EXPECT_EQ(large, (GroupedTiles{false, (2 + 1) * 2, 6 * 2, 2}));
+  const GroupedTiles small = tiles_of_grouped({{200, 10, 0}}, 300, 100);
+  EXPECT_EQ(small, (GroupedTiles{true, (2 + 1) * 3, 9 * 2, 2})) << "70 rows in the mean; none, no tile";
+  EXPECT_TRUE(tiles_of_grouped({{4096}}, 128, 64).small) << "128 columns";
+  const GroupedTiles gradient = tiles_of_grouped_gradient({{300, 10, 0}}, 300, 257);
+  EXPECT_EQ(gradient, (GroupedTiles{false, 3 * 4, 4 * (5 + 1), 5})) << "that of no rows is written all the same";
+  EXPECT_EQ(tiles_of_grouped({}, 300, 100).count, 0) << "not known how the rows lie";
+  EXPECT_EQ(tiles_of_grouped({{512, 512}}, 256, 64).count, 4);
+  EXPECT_EQ(tiles_of_grouped({{512, 512}, false}, 256, 64).count, 5) << "expected rows: the last tile is half full";
+  EXPECT_EQ(tiles_of_grouped({{32, 32}, false}, 256, 64).count, 4) << "but there is one";
+}
+
 TEST(PriceRules, CopiesAndAttention) {
   CopyPrice copy;
   copy.fixed_s = 3e-6;
