@@ -12,6 +12,7 @@
 namespace plimsoll {
 
 /// The letters of the formulas.
+// NOLINTBEGIN(readability-identifier-naming): as the formulas write them, where B is not b and K is not k
 enum class Letter : std::uint8_t {
   P,   ///< parameters of the pipeline stage and tensor-parallel rank
   N,   ///< data-parallel ranks: GPUs over tensor, pipeline and context parallelism
@@ -38,6 +39,7 @@ enum class Letter : std::uint8_t {
   kv,  ///< width of all keys: K * d
   J,   ///< width of a fused query, key and value projection: (A + 2 K) d
 };
+// NOLINTEND(readability-identifier-naming)
 inline constexpr int letter_count = static_cast<int>(Letter::J) + 1;
 const char* name_of(Letter letter);
 

@@ -132,12 +132,12 @@ Diagnostic unreachable(const ClusterSpec& cluster, int from, int to) {
     diagnostic.place = place_of(cluster, {"/nvlink", "/pcie", "/devices_per_node"});
     diagnostic.message =
         fmt::format("rank {} cannot reach rank {}: no link joins the GPUs of node {}", from, to, from / devices);
-    diagnostic.help = "state \"nvlink\" or \"pcie\" with its bandwidth in the cluster's file";
+    diagnostic.help = R"(state "nvlink" or "pcie" with its bandwidth in the cluster's file)";
   } else {
     diagnostic.place = place_of(cluster, {"/network/nics_per_node", "/network", "/nodes"});
     diagnostic.message = fmt::format("rank {} (node {}) cannot reach rank {} (node {}): the nodes have no network",
                                      from, from / devices, to, to / devices);
-    diagnostic.help = "state \"network\" with \"nics_per_node\" and \"bandwidth\" in the cluster's file";
+    diagnostic.help = R"(state "network" with "nics_per_node" and "bandwidth" in the cluster's file)";
   }
   return diagnostic;
 }

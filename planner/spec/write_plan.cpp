@@ -220,8 +220,8 @@ std::vector<std::string> beside_ds_config(const Plan& plan) {
                                         fmt::format("attention={}", name_of(plan.attention)),
                                         fmt::format("construction={}", name_of(plan.construction)),
                                         fmt::format("moe.leaf={}", plan.moe.leaf)};
-  if (plan.compile) overrides.push_back("compile=true");
-  if (plan.expandable_segments) overrides.push_back("expandable_segments=true");
+  if (plan.compile) overrides.emplace_back("compile=true");
+  if (plan.expandable_segments) overrides.emplace_back("expandable_segments=true");
   if (plan.routing.kind != Routing::Kind::balanced)
     overrides.push_back("routing=" + routing_section(plan.routing).dump());
   if (plan.moe.implementation == MoeImplementation::autoep) return overrides;

@@ -321,8 +321,8 @@ void multiply_groups(Autograd& g, Kernel kernel, const Tensor& left, const Tenso
   }
   const Tensor problems =
       g.trace.empty({{60 * kernel.batch}}, DType::int8, "grouped product problems", Category::workspace);
-  const Tensor workspace =
-      g.trace.empty({{std::int64_t{512} * g.device.multiprocessors}}, DType::int8, "grouped product workspace", Category::workspace);
+  const Tensor workspace = g.trace.empty({{std::int64_t{512} * g.device.multiprocessors}}, DType::int8,
+                                         "grouped product workspace", Category::workspace);
   g.trace.compute(kernel, {&left, &right, &ends}, {&result, &problems, &workspace}, role);
 }
 

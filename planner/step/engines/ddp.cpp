@@ -65,7 +65,7 @@ class DdpJob final : public TorchJob {
   void before_backward(bool boundary) override {
     if (!reducer_) return;
     reducer_->begin(boundary);
-    autograd_.final_callbacks.push_back([this] { reducer_->finish(); });
+    autograd_.final_callbacks.emplace_back([this] { reducer_->finish(); });
   }
 
   void optimizer_step() override {

@@ -65,8 +65,8 @@ class GradientBuckets {
   void add_slices();
   void reduce_separate();
   void average(const Tensor& gradients);
-  void reduce_together(const Tensor& source, const std::vector<Slice>& slices);
-  void reduce_once(const Tensor& source, std::span<const Slice> slices, std::int64_t elements);
+  void reduce_together(const Tensor& source, const std::vector<Slice>& all);
+  void reduce_once(const Tensor& source, std::span<const Slice> chunk, std::int64_t elements);
   void communicate(Tensor& tensor, const Slice& slice);
 
   Trace& trace_;

@@ -80,9 +80,9 @@ Tensor FlatJob::make_master(const OptimizerGroup& group, const Tensor& flat) {
   return master;
 }
 
-void FlatJob::update(std::size_t index, const Tensor& gradient) {
-  State& state = states_[index];
-  const std::int64_t n = groups_[index].partition();
+void FlatJob::update(std::size_t group, const Tensor& gradient) {
+  State& state = states_[group];
+  const std::int64_t n = groups_[group].partition();
   adamw_step(trace_, plan().optimizer.implementation, plan().optimizer.moments, {state.master}, {&gradient},
              state.adam);
   trace_.compute(Kernel::pointwise(KernelKind::vectorized, state.flat.dtype, n,

@@ -147,13 +147,13 @@ void OffloadedJob::accumulate(const Parameter& parameter, const Tensor& gradient
 
 // Python adds up the norms that backward left on the GPU, one by one.
 void OffloadedJob::compute_norms() {
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
+  for (const OptimizerGroup& group : groups_) {
     trace_.record(HostSync{Lane::compute}, Lane::host, {}, {}, "norm of a group");
     const Tensor norm = trace_.empty({}, DType::fp32, "norm of a group", Category::temporaries);
     communicate(CollectiveKind::all_reduce, norm, Bytes(4), group_id::data_parallel, plan().world_size,
                 "gradient norm");
-    if (groups_[i].expert) {
-      communicate(CollectiveKind::all_reduce, norm, Bytes(4), groups_[i].group, groups_[i].ranks, "norm of experts");
+    if (group.expert) {
+      communicate(CollectiveKind::all_reduce, norm, Bytes(4), group.group, group.ranks, "norm of experts");
     }
   }
   deepspeed::truth_test(trace_, "gradient norm");

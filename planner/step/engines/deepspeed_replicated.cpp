@@ -106,6 +106,7 @@ void ReplicatedJob::add_adapters() {
 void ReplicatedJob::insert_native_moe(int layer, std::vector<Parameter*>& own, std::vector<Tensor>& old_mlp) {
   Scoped where(trace_.layer, static_cast<std::int16_t>(layer));
   std::vector<Tensor> pattern;
+  pattern.reserve(old_mlp.size());
   for (const Tensor& weight : old_mlp) pattern.push_back(build(weight.shape, "pattern expert"));
   std::size_t next = 0;
   for (Parameter* parameter : own) {

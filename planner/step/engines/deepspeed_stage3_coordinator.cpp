@@ -14,6 +14,7 @@ constexpr int never = std::numeric_limits<int>::min();
 
 std::vector<int> indices_of(const std::vector<Parameter*>& parameters) {
   std::vector<int> result;
+  result.reserve(parameters.size());
   for (const Parameter* parameter : parameters) result.push_back(parameter->index);
   std::sort(result.begin(), result.end());
   return result;

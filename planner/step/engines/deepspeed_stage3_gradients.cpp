@@ -117,6 +117,7 @@ void Gradients::collective(CollectiveKind kind, const Communicator& communicator
 void Gradients::interleave(const std::vector<Tensor>& casts, const Tensor& flat) {
   constexpr std::size_t sources_per_launch = 128;
   std::vector<const Tensor*> sources;
+  sources.reserve(casts.size());
   for (const Tensor& cast : casts) sources.push_back(&cast);
   if (sources.empty()) {
     const auto in_bucket = [](const Entry& entry) { return !entry.own; };

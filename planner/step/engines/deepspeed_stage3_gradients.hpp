@@ -54,8 +54,8 @@ class Gradients {
   void interleave(const std::vector<Tensor>& casts, const Tensor& flat);
   std::vector<Tensor> reduce_scatter(const Communicator& communicator);
   std::vector<Tensor> all_reduce_bucket(const Communicator& communicator);
-  void partition(const ShardedParameter& parameter, const Tensor& reduced);
-  void partition_on_host(const ShardedParameter& parameter, const Tensor& reduced);
+  void partition(const ShardedParameter& sharded, const Tensor& reduced);
+  void partition_on_host(const ShardedParameter& sharded, const Tensor& reduced);
   void collective(CollectiveKind kind, const Communicator& communicator, const Tensor& buffer);
   void wait_for_old_events();
 

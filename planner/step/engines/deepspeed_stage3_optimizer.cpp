@@ -143,6 +143,7 @@ void Optimizer::make_swap_buffers() {
   const DType dtype = master_dtype();
   const Shape shape = flat_shape(round_up(largest * size_of(dtype), alignment) / size_of(dtype));
   std::vector<Tensor> buffers;
+  buffers.reserve(optimizer_swap_buffers);
   for (int i = 0; i < optimizer_swap_buffers; ++i) {
     buffers.push_back(trace_.host_empty(shape, dtype, "optimizer swap buffer", Category::optimizer_moments, true));
   }

@@ -151,7 +151,7 @@ void ShardedParameters::gather_type(const std::vector<int>& indices, const std::
   std::int64_t parts = 0;
   for (const int index : indices) {
     (*this)[index].call = call;
-    call->to_split.push_back({index, call->flats.size()});
+    call->to_split.emplace_back(index, call->flats.size());
     parts += (*this)[index].part;
     gathered_elements_ += (*this)[index].numel();
   }
@@ -160,6 +160,7 @@ void ShardedParameters::gather_type(const std::vector<int>& indices, const std::
       trace_.empty(flat_shape(parts * first.communicator.ranks), first.parameter->dtype, "gathered parameters");
   {
     std::vector<Tensor> shards;
+    shards.reserve(indices.size());
     for (const int index : indices) shards.push_back(shard_on_device((*this)[index]));
     concatenate(shards, flat);
   }

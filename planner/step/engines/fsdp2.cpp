@@ -46,7 +46,7 @@ class FsdpHooks final : public ModuleHooks {
     FsdpGroup* group = group_of(module);
     if (!group) return;
     group->post_forward(reshard_);
-    if (output.requires_grad()) output.grad_fn->pre_hooks.push_back([group] { group->pre_backward(); });
+    if (output.requires_grad()) output.grad_fn->pre_hooks.emplace_back([group] { group->pre_backward(); });
     if (module.id == 0) {  // the root: the last layer's gathered buffer dies
       context_.trace.wait_for(Lane::copy_in, context_.last_copy_out);
       context_.trace.wait_for(Lane::gather, context_.last_copy_out);
@@ -99,8 +99,8 @@ class Fsdp2Job final : public TorchJob {
         trace_.host_work(HostWorkKind::accumulate_grad, 1, "accumulate gradient");
         owner.grad = std::move(gradient);
       };
-      FsdpGroup& group = groups_[static_cast<std::size_t>(parameter.decl->layer + 1)];
-      group.add(parameter, shard_rank);
+      const int group = parameter.decl->layer + 1;  // what no layer holds is the root's
+      groups_[static_cast<std::size_t>(group)].add(parameter, shard_rank);
     }
   }
 
@@ -206,7 +206,7 @@ class Fsdp2Job final : public TorchJob {
   }
 
   void before_backward(bool) override {
-    autograd_.final_callbacks.push_back([this] {
+    autograd_.final_callbacks.emplace_back([this] {
       for (FsdpGroup& group : groups_) group.finalize();
       context_.forward_order.clear();
       trace_.wait_for(Lane::compute, Lane::reduce);

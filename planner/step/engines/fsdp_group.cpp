@@ -78,7 +78,7 @@ void FsdpGroup::post_backward() {
     context_.last_reduce_input = {};
   }
   reduced_ = {};
-  reduce(std::move(owners), std::move(gradients));
+  reduce(owners, std::move(gradients));
 }
 
 void FsdpGroup::finalize() {
@@ -219,7 +219,7 @@ void FsdpGroup::reshard() {
 
 // The gradients die from the last to the first once they are copied; but the last one is still named by the loop over them
 // and lives until the reduction has been issued.
-void FsdpGroup::reduce(std::vector<FsdpParameter*> owners, std::vector<Tensor> gradients) {
+void FsdpGroup::reduce(const std::vector<FsdpParameter*>& owners, std::vector<Tensor> gradients) {
   Trace& trace = context_.trace;
   Scoped layer(trace.layer, layer_);
   std::int64_t elements = 0;

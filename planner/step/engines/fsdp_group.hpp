@@ -76,7 +76,7 @@ class FsdpGroup {
   OpId copy_out();
   void copy_from_shards();
   void reshard();
-  void reduce(std::vector<FsdpParameter*> owners, std::vector<Tensor> gradients);
+  void reduce(const std::vector<FsdpParameter*>& owners, std::vector<Tensor> gradients);
   void concatenate(const std::vector<FsdpParameter*>& owners, const std::vector<Tensor>& gradients,
                    const Tensor& input);
   std::vector<Tensor> shards_on_device();

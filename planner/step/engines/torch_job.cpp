@@ -31,7 +31,7 @@ std::vector<Tensor> rotary_frequencies(Trace& trace, const ModelSpec& model) {
 
 Tensor quantized_weight(Trace& trace, const Parameter& parameter) {
   const std::int64_t n = parameter.numel();
-  const std::int64_t bytes = ceil_div(n, 2) + ceil_div(n, 64) + 4 * ceil_div(n, std::int64_t{64 * 256});
+  const std::int64_t bytes = ceil_div(n, 2) + ceil_div(n, 64) + 4 * ceil_div(n, std::int64_t{64} * 256);
   return trace.empty({{bytes}}, DType::int8, parameter.name, Category::parameters);
 }
 

@@ -191,7 +191,7 @@ Variable latent_attention(LayerContext& c, AttentionModule& module, const Variab
   } else {
     mixed = attend(c, heads, {spec.q_heads, spec.q_heads, spec.head_dim, spec.value_head_dim}, nullptr);
   }
-  const Variable output = linear(c, module.o, mixed, "attention projection");
+  Variable output = linear(c, module.o, mixed, "attention projection");
   query_rest = {};
   return output;
 }

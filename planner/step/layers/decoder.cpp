@@ -126,7 +126,7 @@ namespace {
 
 /// Adapters with recomputation: a hook makes the frozen embedding's output need a gradient, so that checkpoints of either kind
 /// find a graph (enable_input_require_grads of Hugging Face, which its trainer calls).  An engine's hooks come after it.
-Variable with_gradient(LayerContext& c, const TorchModel& model, Variable embedded) {
+Variable with_gradient(LayerContext& c, const TorchModel& model, const Variable& embedded) {
   const bool hooked = c.scenario.plan.lora && c.scenario.plan.recompute.every > 0 && !model.embedding->trainable;
   return hooked ? c.g.require_gradient(embedded.data()) : embedded;
 }

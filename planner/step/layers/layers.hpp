@@ -64,11 +64,11 @@ RotaryTables rotary_tables(LayerContext& c, const Variable& hidden);
 /// Rotary position embedding of q or k [N, width].
 Variable rotate(LayerContext& c, const Variable& x, const RotaryTables& tables, Dim width);
 Variable attention(LayerContext& c, AttentionModule& module, const Variable& input, const RotaryTables& tables);
-Variable mlp(LayerContext& c, MlpModule& module, const Variable& x, Dim width);
+Variable mlp(LayerContext& c, MlpModule& module, const Variable& input, Dim width);
 /// A mixture of experts; adds its router logits to `router_logits` when the loss needs them.
 Variable mixture_of_experts(LayerContext& c, MoeModule& module, const Variable& x,
                             std::vector<Variable>* router_logits);
-Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable hidden, const RotaryTables& tables,
+Variable decoder_layer(LayerContext& c, DecoderLayerModule& module, Variable input, const RotaryTables& tables,
                        std::vector<Variable>* router_logits);
 /// Final hidden states -> loss: head, cross-entropy, and the auxiliary loss over all layers' router logits, if there are any.
 /// What the model's output holds goes to c.outputs.
