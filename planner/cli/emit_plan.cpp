@@ -54,7 +54,7 @@ Started started(const Scenario& scenario, const InputOptions& inputs) {
                         "CLUSTER=${{CLUSTER:-{}}}\n",
                         quoted(from_anywhere(inputs.model, scenario.model.name)),
                         quoted(from_anywhere(cluster, scenario.cluster.name))),
-            " --no-python --", "plimsoll-run --model \"$MODEL\" --cluster \"$CLUSTER\" --plan plan.json --backend cuda",
+            " --no-python --", R"(plimsoll-run --model "$MODEL" --cluster "$CLUSTER" --plan plan.json --backend cuda)",
             "further arguments of plimsoll-run, such as --data FILE"};
   }
   const bool deepspeed = scenario.plan.engine == Engine::deepspeed;
@@ -79,7 +79,7 @@ std::string launch_script(const Scenario& scenario, const InputOptions& inputs) 
   text += "case $launcher in\n";
   text += fmt::format(
       "torchrun) torchrun --nnodes={} --nproc_per_node={} {}{} {} \"$@\" ;;\n", nodes, per_node,
-      nodes > 1 ? "--node_rank=\"$NODE_RANK\" --master_addr=\"$MASTER_ADDR\" --master_port=29500" : "--standalone",
+      nodes > 1 ? R"(--node_rank="$NODE_RANK" --master_addr="$MASTER_ADDR" --master_port=29500)" : "--standalone",
       what.options, what.program);
   if (deepspeed)
     text += fmt::format("deepspeed) deepspeed {}--num_nodes={} --num_gpus={} {} \"$@\" ;;\n",

@@ -214,18 +214,18 @@ Result<AllocatorRecord> read_snapshot(const std::shared_ptr<const SourceFile>& f
   if (!file->text.empty() && file->text.front() == '\x80') {
     return error_at(
         file, 0, "snapshot.json", "this is a pickle, as torch.cuda.memory._dump_snapshot() writes it",
-        "json.dump(pickle.load(open(\"snapshot.pickle\", \"rb\")), open(\"snapshot.json\", \"w\")) makes JSON of it");
+        R"(json.dump(pickle.load(open("snapshot.pickle", "rb")), open("snapshot.json", "w")) makes JSON of it)");
   }
   SnapshotReader reader;
   if (!nlohmann::json::sax_parse(file->text, &reader)) {
     const bool cut = reader.error_at >= file->text.size();
     return error_at(file, reader.error_at > 0 ? reader.error_at - 1 : 0, "snapshot.json",
                     cut ? "the file ends here, in the middle of the snapshot" : "this is no JSON",
-                    "json.dump(torch.cuda.memory._snapshot(), open(\"snapshot.json\", \"w\")) writes one");
+                    R"(json.dump(torch.cuda.memory._snapshot(), open("snapshot.json", "w")) writes one)");
   }
   if (!reader.has_traces || !reader.has_segments) {
     return error_at(file, 0, "snapshot.form",
-                    "this is no memory snapshot: it has no \"segments\" or no \"device_traces\"",
+                    R"(this is no memory snapshot: it has no "segments" or no "device_traces")",
                     "a trace with \"events\" is read by --allocator-trace");
   }
   std::size_t most = 0;

@@ -26,7 +26,7 @@ constexpr const char* local_less = "a larger expert_parallel, or offload.optimiz
 
 }  // namespace
 
-const std::vector<OomFormula>& oom_formulas() {
+const std::vector<OomFormula>& oom_formulas() {  // NOLINT(readability-function-size): a table
   // clang-format off
   static const std::vector<OomFormula> formulas = {
       // States

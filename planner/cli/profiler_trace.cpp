@@ -48,8 +48,11 @@ class Handler final : public nlohmann::json_sax<Json> {
 
   bool string(string_t& value) override {
     if (in_event()) {
-      if (key_ == "name") event_.name = std::move(value);
-      if (key_ == "cat") event_.category = std::move(value);
+      if (key_ == "name") {
+        event_.name = std::move(value);
+      } else if (key_ == "cat") {
+        event_.category = std::move(value);
+      }
     }
     return true;
   }

@@ -53,6 +53,7 @@ std::vector<FigureSummary> summarize(const std::vector<Comparison>& rows,
                                      const std::function<std::string(const std::string&)>& name) {
   std::vector<FigureSummary> summaries;
   std::vector<const Comparison*> sorted;
+  sorted.reserve(rows.size());
   for (const Comparison& row : rows) sorted.push_back(&row);
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const Comparison* a, const Comparison* b) { return order_of(a->figure) < order_of(b->figure); });

@@ -57,7 +57,7 @@ std::vector<bool> lightning_layers(ConfigReader& config, const ModelFamily& fami
   const Node* types = config.array("attn_type_list");
   if (types == nullptr) types = config.array("layer_types");
   if (types == nullptr) {
-    assumptions.push_back("attn_type_list is not stated: seven layers of lightning attention to one of softmax");
+    assumptions.emplace_back("attn_type_list is not stated: seven layers of lightning attention to one of softmax");
     for (std::size_t i = 0; i < lightning.size(); ++i) lightning[i] = i % 8 != 7;
     return lightning;
   }

@@ -62,7 +62,7 @@ constexpr Rule rules[] = {
              "names as q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or \"all-linear\"");
        else
          say(in, d, "/trainable", "no parameter of this model has a name with one of these patterns in it",
-             "patterns as \"lm_head\", \"layers.0.\", \"*self_attn*bias\"");
+             R"(patterns as "lm_head", "layers.0.", "*self_attn*bias")");
      }},
     {"plan.unsupported", error, "fsdp2, deepspeed", "any", "4-bit weights are not cut into shards",
      [](const RuleInput& in) {

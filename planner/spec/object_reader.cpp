@@ -37,7 +37,7 @@ std::string advice_on_type(const Node& value, std::string_view due) {
   if (due == "an array") return fmt::format("write a list: [{}]", value.source());
   if (due == "a string") return fmt::format("write it in quotes: \"{}\"", value.source());
   if (!value.is_string()) return {};
-  const std::string text = value.as_string();
+  const std::string& text = value.as_string();
   const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
   const bool truth = text == "true" || text == "false";
   const bool fits = due == "true or false" ? truth : number && due.find("number") != std::string_view::npos;

@@ -79,7 +79,7 @@ void warn_of_fused_wrapper(const Node& type, PlanDraft& draft) {
       Severity::warning, "ds.optimizer", type.place(),
       "at stage 0 DeepSpeed wraps its FusedAdam so that the step peaks at 24 bytes per parameter; the answer is that "
       "of torch's AdamW, 20 bytes",
-      "write \"torch_adam\": true, \"fused\": true in optimizer.params");
+      R"(write "torch_adam": true, "fused": true in optimizer.params)");
 }
 
 OptimizerImplementation built_optimizer(const Node& optimizer, bool on_cpu, bool forces_cpu_adam, PlanDraft& draft) {

@@ -50,7 +50,7 @@ class ModelReader {
   Result<ModelSpec> read() {
     const Node* config = &document_.root();
     if (!config->is_object()) {
-      ObjectReader(*config, diagnostics_, "model");  // says so
+      const ObjectReader says_so(*config, diagnostics_, "model");
       return diagnostics_;
     }
     config = text_part(*config);
@@ -82,7 +82,7 @@ class ModelReader {
   const Node* text_part(const Node& root) {
     const Node* text = root.find("text_config");
     if (text == nullptr || !text->is_object()) return &root;
-    spec_.assumptions.push_back(
+    spec_.assumptions.emplace_back(
         "only text_config is read: encoders of images or sound, and projectors, are not counted");
     return text;
   }
@@ -107,7 +107,7 @@ class ModelReader {
     diagnostic.help =
         near ? fmt::format("did you mean {}?", *near) : "check the number of parameters against the model card";
     diagnostics_.push_back(std::move(diagnostic));
-    spec_.assumptions.push_back("the model's family is not known: its layers are taken to be built as Llama's");
+    spec_.assumptions.emplace_back("the model's family is not known: its layers are taken to be built as Llama's");
   }
 
   void read_dimensions() {
