@@ -48,6 +48,8 @@ constexpr std::string_view inert_checkpointing =
     "the section does nothing by itself: it takes effect only if the training code calls "
     "deepspeed.checkpointing.configure "
     "and wraps its blocks; Hugging Face's gradient checkpointing ignores it";
+constexpr std::string_view inert_pipeline =
+    "it takes effect only if the training code hands DeepSpeed a PipelineModule, which no plan here is";
 constexpr std::string_view inert_compile =
     "it takes effect only if the training code calls engine.compile(), and DeepCompile's passes are not built here; "
     "layers compiled by torch.compile are --set compile=true";
@@ -107,7 +109,7 @@ constexpr DsKey key_rows[] = {
     {"", "use_data_before_expert_parallelism", boolean, "false"},
     {"", "hybrid_engine", any, ""},
     {"", "sparse_attention", any, ""},
-    {"", "pipeline", any, ""},
+    DsKey{"", "pipeline", any, ""}.dead(inert_pipeline),
     {"", "elasticity", any, ""},
     {"", "weight_quantization", any, ""},
     DsKey{"", "compile", section, ""}.dead(inert_compile),

@@ -166,8 +166,8 @@ void read_expert_parallel(const Node& root, PlanDraft& draft) {
 
 /// Parts of DeepSpeed that change the step and that nothing computes yet.
 void refuse_unbuilt(const Node& root, PlanDraft& draft) {
-  constexpr std::array sections = {"amp",        "torch_autocast",  "hybrid_engine", "progressive_layer_drop",
-                                   "elasticity", "sparse_attention"};
+  constexpr std::array sections = {"amp",        "torch_autocast",   "hybrid_engine",       "progressive_layer_drop",
+                                   "elasticity", "sparse_attention", "curriculum_learning", "data_efficiency"};
   for (const char* name : sections) {
     const Node* section = root.find(name);
     const Node* on = section == nullptr ? nullptr : section->find("enabled");
@@ -183,6 +183,7 @@ void refuse_unbuilt(const Node& root, PlanDraft& draft) {
   };
   more_than_one(root.find("sequence_parallel_size"), "sequence parallelism");
   more_than_one(in(root, "tensor_parallel", "autotp_size"), "tensor parallelism");
+  more_than_one(in(root, "pipeline", "stages"), "pipeline parallelism");
 }
 
 void check_reduction(const Node& root, PlanDraft& draft) {

@@ -2,6 +2,7 @@
 // deprecated forms, optimizers, AutoEP.
 #include "planner/spec/read_ds_config.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -199,6 +200,20 @@ TEST(AutoEp, ComesFromTheSectionExpertParallel) {
                     Severity::error),
               testing::UnorderedElementsAre("ds.range /expert_parallel/autoep_size",
                                             "ds.range /expert_parallel/load_balance_coeff"));
+}
+
+TEST(Unbuilt, IsRefusedWhereItChangesTheStep) {
+  for (const char* text : {R"({"train_batch_size": 8, "pipeline": {"stages": 2}})",
+                           R"({"train_batch_size": 8, "curriculum_learning": {"enabled": true}})",
+                           R"({"train_batch_size": 8, "data_efficiency": {"enabled": true}})",
+                           R"({"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2}})"})
+    EXPECT_THAT(found(text, Severity::error), ElementsAre(testing::StartsWith("plan.unsupported /"))) << text;
+  for (const char* stages : {"1", "\"auto\""}) {
+    const std::string text = fmt::format(R"({{"train_batch_size": 8, "pipeline": {{"stages": {}}}}})", stages);
+    EXPECT_THAT(found(text, Severity::error), testing::IsEmpty()) << stages;
+    EXPECT_THAT(found(text, Severity::warning), Contains("ds.unused /pipeline")) << stages;
+    EXPECT_EQ(reading_of(text).ignored.count("/pipeline"), 1U) << stages;
+  }
 }
 
 TEST(Hjson, CommentsAndBareKeysAreTaken) {
