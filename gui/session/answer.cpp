@@ -6,7 +6,6 @@
 
 #include "planner/base/give_up.hpp"
 #include "planner/base/machine_error.hpp"
-#include "planner/spec/read_calibration.hpp"
 
 namespace plimsoll::gui {
 namespace {
@@ -59,10 +58,10 @@ struct Simulation {
 };
 
 /// Reads the program alone: the ledger may be made at the same time.
-Simulation simulate_program(const Evaluation& evaluation) {
+Simulation simulate_program(const Inputs& inputs, const Evaluation& evaluation) {
   Simulation result;
   try {
-    const auto calibration = load_calibration({}, evaluation.scenario.cluster);
+    const auto calibration = inputs.prices();
     result.diagnostics = calibration.diagnostics();
     if (!calibration) return result;
     result.step =
@@ -131,7 +130,9 @@ AnswerPtr settle(const Answer& quick) {
   return with_ledger(quick, evaluation, states_of(*quick.inputs, quick.text, true));
 }
 
-AnswerPtr simulate(const Answer& settled) { return with_step(settled, simulate_program(*settled.evaluation)); }
+AnswerPtr simulate(const Answer& settled) {
+  return with_step(settled, simulate_program(*settled.inputs, *settled.evaluation));
+}
 
 void settle_and_simulate(const Answer& quick, const std::stop_token& overtaken,
                          const std::function<bool(AnswerPtr)>& next) {
@@ -146,7 +147,7 @@ void settle_and_simulate(const Answer& quick, const std::stop_token& overtaken,
   auto controls = std::async(beside, [&] { return states_of(*quick.inputs, quick.text, true); });
   auto step = std::async(beside, [&] {
     const Wanted this_too(overtaken);
-    return simulate_program(*evaluation);
+    return simulate_program(*quick.inputs, *evaluation);
   });
   evaluation->ledger = make_ledger(evaluation->rank_program(), evaluation->context);
   const AnswerPtr settled = with_ledger(quick, evaluation, controls.get());

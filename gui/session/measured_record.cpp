@@ -7,7 +7,6 @@
 #include "planner/base/machine_error.hpp"
 #include "planner/cli/evaluate.hpp"
 #include "planner/cli/record_curve.hpp"
-#include "planner/spec/read_calibration.hpp"
 
 namespace plimsoll::gui {
 namespace {
@@ -27,7 +26,7 @@ void enter_profile(MeasuredRecord& measured, const std::shared_ptr<const SourceF
   append(measured.diagnostics, trace.diagnostics());
   if (!trace) return;
   const Evaluation evaluation = build(inputs.scenario(), {RankChoice::Kind::one, 0});
-  const auto calibration = load_calibration({}, evaluation.scenario.cluster);
+  const auto calibration = inputs.prices();
   append(measured.diagnostics, calibration.diagnostics());
   if (!calibration) return;
   SimulateOptions in_step;
@@ -42,7 +41,7 @@ void enter_run(MeasuredRecord& measured, const std::shared_ptr<const SourceFile>
   append(measured.diagnostics, log.diagnostics());
   if (!log) return;
   const Evaluation evaluation = build(inputs.scenario(), {RankChoice::Kind::one, 0});
-  const auto calibration = load_calibration({}, evaluation.scenario.cluster);
+  const auto calibration = inputs.prices();
   append(measured.diagnostics, calibration.diagnostics());
   if (!calibration) return;
   const auto figures = compare_run(evaluation, *log, *calibration);

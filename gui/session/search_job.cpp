@@ -69,7 +69,7 @@ void SearchJob::start(SearchQuestion question) {
       const Inputs inputs(options_of(asked.text));
       error = first_error(inputs.diagnostics());
       if (error.empty()) {
-        const auto calibration = load_calibration({}, *inputs.cluster());
+        const auto calibration = inputs.prices();
         error = first_error(calibration.diagnostics());
         if (error.empty()) {
           RecommendOptions options;

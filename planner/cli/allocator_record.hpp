@@ -53,8 +53,11 @@ Result<AllocatorRecord> read_allocator_trace(const std::shared_ptr<const SourceF
 /// Errors: snapshot.json, .form, .empty, .size.
 Result<AllocatorRecord> read_snapshot(const std::shared_ptr<const SourceFile>& file);
 
+inline constexpr std::size_t unpacked_limit = std::size_t{2} << 30;  ///< bytes of a file that is read as it comes
+
 /// Reads a file, and unpacks it if it is compressed by gzip.  Error: trace.gzip, where the unpacking broke off.
+/// @param limit bytes beyond which it breaks off; document_size_limit for what becomes a Document
 /// @throws MachineError if it is missing or unreadable
-Result<std::shared_ptr<const SourceFile>> load_unpacked(const std::string& path);
+Result<std::shared_ptr<const SourceFile>> load_unpacked(const std::string& path, std::size_t limit = unpacked_limit);
 
 }  // namespace plimsoll

@@ -5,6 +5,7 @@
 #include <array>
 #include <unordered_map>
 
+#include "planner/base/format.hpp"
 #include "planner/base/machine_error.hpp"
 #include "planner/cli/allocator_record.hpp"
 #include "planner/spec/document.hpp"
@@ -14,8 +15,6 @@ namespace {
 
 /// Broken events that are told one by one.
 constexpr int most_told = 10;
-/// Bytes of an unpacked file.
-constexpr std::size_t unpacked_limit = std::size_t{2} << 30;
 
 class TraceReader {
  public:
@@ -126,25 +125,26 @@ Result<AllocatorRecord> read_allocator_trace(const std::shared_ptr<const SourceF
   return record;
 }
 
-Result<std::shared_ptr<const SourceFile>> load_unpacked(const std::string& path) {
+Result<std::shared_ptr<const SourceFile>> load_unpacked(const std::string& path, std::size_t limit) {
   const gzFile stream = gzopen(path.c_str(), "rb");  // reads what is not compressed as it is
   if (stream == nullptr) throw MachineError(fmt::format("{}: the file is missing or unreadable", path));
   auto file = std::make_shared<SourceFile>();
   file->name = path;
   std::array<char, 1 << 16> block{};
   int read = 0;
-  while ((read = gzread(stream, block.data(), block.size())) > 0 && file->text.size() <= unpacked_limit)
+  while ((read = gzread(stream, block.data(), block.size())) > 0 && file->text.size() <= limit)
     file->text.append(block.data(), static_cast<std::size_t>(read));
   int status = Z_OK;
   gzerror(stream, &status);
   gzclose(stream);
   if (status == Z_ERRNO) throw MachineError(fmt::format("{}: the file is missing or unreadable", path));
-  const bool too_large = file->text.size() > unpacked_limit;
+  const bool too_large = file->text.size() > limit;
   if (!too_large && status != Z_BUF_ERROR && status != Z_DATA_ERROR) return std::shared_ptr<const SourceFile>(file);
   Diagnostic diagnostic;
   diagnostic.code = "trace.gzip";
   diagnostic.place = place_in(file, file->text.size(), file->text.size());
-  diagnostic.message = too_large               ? "the file is larger than 2 GiB"
+  diagnostic.message = too_large
+                           ? fmt::format("the file is larger than {}", format(Bytes(static_cast<std::int64_t>(limit))))
                        : status == Z_BUF_ERROR ? "the compressed file is cut off after this"
                                                : "the compressed file is damaged after this";
   return diagnostic;

@@ -19,7 +19,6 @@
 #include "planner/cli/table.hpp"
 #include "planner/cli/terminal.hpp"
 #include "planner/cli/trace_comparison.hpp"
-#include "planner/spec/read_calibration.hpp"
 
 namespace plimsoll {
 namespace {
@@ -101,7 +100,8 @@ void print_comparison(const TraceComparison& c) {
 
 Result<AllocatorRecord> load_record(const CompareOptions& options) {
   const bool is_trace = !options.allocator_trace.empty();
-  const auto file = load_unpacked(is_trace ? options.allocator_trace : options.snapshot);
+  const auto file = is_trace ? load_unpacked(options.allocator_trace, document_size_limit)
+                             : load_unpacked(options.snapshot, unpacked_limit);
   if (!file) return file.diagnostics();
   return is_trace ? read_allocator_trace(*file) : read_snapshot(*file);
 }
@@ -180,7 +180,7 @@ int compare_kineto(const CompareOptions& options) {
   const auto trace = read_profiler_trace(*file);
   if (!trace) return refuse(trace.diagnostics(), options.inputs.json);
   const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
-  const auto calibration = load_calibration(options.inputs.calibration, evaluation.scenario.cluster);
+  const auto calibration = inputs->prices();
   if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   SimulateOptions in_step;
   in_step.host_skew = 0;
@@ -203,7 +203,7 @@ int compare_log(const CompareOptions& options) {
   if (!log) return refuse(log.diagnostics(), options.inputs.json);
   print_diagnostics(log.diagnostics());
   const Evaluation evaluation = build(inputs->scenario(), inputs->rank());
-  const auto calibration = load_calibration(options.inputs.calibration, evaluation.scenario.cluster);
+  const auto calibration = inputs->prices();
   if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   const auto figures = compare_run(evaluation, *log, *calibration);
   if (!figures) return refuse(figures.diagnostics(), options.inputs.json);
@@ -262,7 +262,8 @@ std::function<int()> declare_compare(CLI::App& app) {
                  "is beyond this many percent")
       ->type_name("PERCENT")
       ->check(number_from(0, 1e9));
-  app.add_flag("--events", options->events, "both lists of events where they differ, as diff shows files");
+  app.add_flag("--events", options->events, "both lists of events where they differ, as diff shows files")
+      ->excludes(app.get_option("--json"));
   return [options] { return compare_with(*options); };
 }
 

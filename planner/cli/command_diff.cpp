@@ -15,7 +15,6 @@
 #include "planner/cli/table.hpp"
 #include "planner/cli/terminal.hpp"
 #include "planner/spec/document.hpp"
-#include "planner/spec/read_calibration.hpp"
 
 namespace plimsoll {
 namespace {
@@ -81,8 +80,8 @@ int diff(const DiffOptions& options) {
   const std::optional<Inputs> a = load_side(options.inputs, options.a);
   const std::optional<Inputs> b = load_side(options.inputs, options.b);
   if (!a || !b) return exit_code::input;
-  const auto prices_of_a = load_calibration(options.inputs.calibration, *a->cluster());
-  const auto prices_of_b = load_calibration(options.inputs.calibration, *b->cluster());
+  const auto prices_of_a = a->prices();
+  const auto prices_of_b = b->prices();
   if (!prices_of_a) return refuse(prices_of_a.diagnostics(), options.inputs.json);
   if (!prices_of_b) return refuse(prices_of_b.diagnostics(), options.inputs.json);
   print_diagnostics(prices_of_a.diagnostics());

@@ -39,7 +39,8 @@ std::shared_ptr<const SourceFile> text_of(const std::string& argument) {
   const bool one_word = argument.find_first_of(" \t\n") == std::string::npos;
   const bool must_be_file = one_word && (ends_with(argument, ".txt") || ends_with(argument, ".log") ||
                                          argument.find('/') != std::string::npos);
-  if (must_be_file || (one_word && std::filesystem::is_regular_file(argument, error))) return load_source(argument);
+  const bool is_there = std::filesystem::exists(std::filesystem::symlink_status(argument, error));
+  if (must_be_file || (one_word && is_there)) return load_source(argument);
   auto file = std::make_shared<SourceFile>();
   file->name = "the message";
   file->text = argument;
@@ -51,7 +52,7 @@ std::shared_ptr<const SourceFile> text_of(const std::string& argument) {
 bool is_unusable(const Diagnostic& diagnostic) {
   if (diagnostic.severity != Severity::error) return false;
   const std::string& code = diagnostic.code;
-  static constexpr std::array<std::string_view, 3> families = {"json.", "cli.", "cluster."};
+  static constexpr std::array<std::string_view, 4> families = {"json.", "cli.", "cluster.", "calibration."};
   static constexpr std::array<std::string_view, 7> kinds = {".type",   ".range", ".unit",  ".unknown",
                                                             ".preset", ".set",   ".choice"};
   return std::any_of(families.begin(), families.end(),

@@ -12,7 +12,6 @@
 #include "planner/cli/recommendation.hpp"
 #include "planner/cli/terminal.hpp"
 #include "planner/spec/limits.hpp"
-#include "planner/spec/read_calibration.hpp"
 
 namespace plimsoll {
 namespace {
@@ -54,7 +53,7 @@ int recommend(RecommendOptions options) {
   if (!inputs) return exit_code::input;
   if (const auto wrong = indivisible(asked_of(*inputs).plan, options.global_batch))
     return refuse({*wrong}, options.inputs.json);
-  const auto calibration = load_calibration(options.inputs.calibration, *inputs->cluster());
+  const auto calibration = inputs->prices();
   if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   print_diagnostics(calibration.diagnostics());
   if (!options.emit.empty()) check_emit_folder(options.emit);

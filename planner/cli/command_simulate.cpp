@@ -226,7 +226,7 @@ int simulate(const Options& options) {
         {make_error("cli.straggler", fmt::format("there is no rank {} to straggle", stragglers->rbegin()->first),
                     fmt::format("0 to {}", world - 1))},
         options.inputs.json);
-  const auto calibration = load_calibration(options.inputs.calibration, evaluation.scenario.cluster);
+  const auto calibration = inputs->prices();
   if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   print_diagnostics(calibration.diagnostics());
   const int tell_of = inputs->rank().kind == RankChoice::Kind::hottest ? -1 : 0;

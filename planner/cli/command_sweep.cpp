@@ -15,7 +15,6 @@
 #include "planner/cli/json_output.hpp"
 #include "planner/cli/table.hpp"
 #include "planner/cli/terminal.hpp"
-#include "planner/spec/read_calibration.hpp"
 #include "simulator/timeline.hpp"
 
 namespace plimsoll {
@@ -180,6 +179,8 @@ std::string read_axes(const std::vector<std::string>& keys, std::vector<Axis>& a
   for (const std::string& text : keys) {
     const auto axis = axis_of(text);
     if (!axis) return fmt::format("{} is not KEY=A,B,C: a key of the plan and the values to try", text);
+    if (std::find(axis->values.begin(), axis->values.end(), "") != axis->values.end())
+      return fmt::format("{} has an empty value", text);
     for (const std::string& value : axis->values)
       if (is_range(value))
         return fmt::format("{}={} is no list of values; write each: {}={}", axis->key, value, axis->key,
@@ -199,7 +200,7 @@ int sweep(const SweepOptions& options) {
   if (const std::string wrong = read_axes(options.keys, axes); !wrong.empty()) return refuse_usage("sweep", wrong);
   const std::optional<Inputs> inputs = load_scenario(options.inputs);
   if (!inputs) return exit_code::input;
-  const auto calibration = load_calibration(options.inputs.calibration, *inputs->cluster());
+  const auto calibration = inputs->prices();
   if (!calibration) return refuse(calibration.diagnostics(), options.inputs.json);
   print_diagnostics(calibration.diagnostics());
   const std::vector<SweepRow> rows = rows_of(*inputs, axes, *calibration);
@@ -227,7 +228,7 @@ std::function<int()> declare_sweep(CLI::App& app) {
       ->required()
       ->type_name("KEY=A,B,C");
   add_common_inputs(app, options->inputs, {.rank = true});
-  app.add_flag("--csv", options->csv, "comma-separated values instead of a table");
+  app.add_flag("--csv", options->csv, "comma-separated values instead of a table")->excludes(app.get_option("--json"));
   app.add_option("--chart", options->chart, "writes an SVG of the memory of every combination")->type_name("FILE");
   return [options] { return sweep(*options); };
 }

@@ -189,7 +189,7 @@ int validate(const ValidateOptions& options) {
   std::set<std::string> ids, figures;
   Diagnostics wrong;
   for (const std::string& path : options.tables) {
-    const auto file = load_unpacked(path);
+    const auto file = load_unpacked(path, document_size_limit);
     if (!file) return refuse(file.diagnostics(), options.json);
     const MeasuredTable& table = tables.emplace_back(read_measured_table(*file));
     wrong.insert(wrong.end(), table.diagnostics.begin(), table.diagnostics.end());

@@ -11,6 +11,7 @@
 #include "planner/cli/terminal.hpp"
 #include "planner/spec/devices.hpp"
 #include "planner/spec/limits.hpp"
+#include "planner/spec/read_calibration.hpp"
 #include "planner/spec/read_cluster.hpp"
 #include "planner/spec/read_model.hpp"
 
@@ -36,6 +37,17 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
   return number;
 }
 
+/// --gpus is a --set of its own, so that of two numbers none is the last.
+void check_worlds(const std::vector<std::string>& sets, int gpus, Diagnostics& diagnostics) {
+  const auto last =
+      std::find_if(sets.rbegin(), sets.rend(), [](const std::string& set) { return set.starts_with(world_key); });
+  if (last == sets.rend() || whole_number(std::string_view(*last).substr(world_key.size())) == gpus) return;
+  const auto file = std::make_shared<SourceFile>(SourceFile{"--set " + *last, *last});
+  diagnostics.push_back(make_error("cli.world", fmt::format("--gpus {} says otherwise", gpus),
+                                   "they state the same number: leave out one of them",
+                                   place_in(file, world_key.size(), last->size())));
+}
+
 }  // namespace
 
 Inputs::Inputs(InputOptions options) : options_(std::move(options)) {
@@ -57,10 +69,13 @@ void Inputs::read_command_line() {
   sets_ = options_.sets;
   gpus_ = read_count(options_.gpus, "--gpus");
   nodes_ = read_count(options_.nodes, "--nodes");
-  if (gpus_) sets_.push_back(fmt::format("{}{}", world_key, *gpus_));
+  if (gpus_) {
+    check_worlds(options_.sets, *gpus_, diagnostics_);
+    sets_.push_back(fmt::format("{}{}", world_key, *gpus_));
+  }
   if (!options_.host_memory.empty()) {
     host_memory_ = parse_bytes(options_.host_memory);
-    if (!host_memory_ || host_memory_->count < 0) {
+    if (!host_memory_ || host_memory_->count <= 0) {
       diagnostics_.push_back(make_error("cli.unit", fmt::format("--host-memory {} is no size", options_.host_memory),
                                         "for example \"512 GiB\""));
       host_memory_.reset();
@@ -87,6 +102,9 @@ void Inputs::read_files() {
   report_ =
       options_.any_world && model_ && cluster_ ? check_on_fewest() : check({}, cluster_ ? &*cluster_ : nullptr, false);
   append(diagnostics_, report_.diagnostics);
+  // Read by every command, also by those that have no use for it: what a user states is right or told.
+  if (!options_.calibration.empty() || (cluster_ && cluster_->places.contains("/calibration")))
+    calibration_ = taken(load_calibration(options_.calibration, cluster_.value_or(ClusterSpec{})), diagnostics_);
   if (report_.plan && rank_.rank >= report_.plan->world_size) {
     diagnostics_.push_back(make_error("cli.rank", fmt::format("there is no rank {}", rank_.rank),
                                       fmt::format("0 to {}", report_.plan->world_size - 1)));
@@ -129,6 +147,11 @@ CheckReport Inputs::check_on_fewest() const {
 Scenario Inputs::scenario() const {
   CHECK(model_ && cluster_ && report_.plan && !has_errors(diagnostics_), "a scenario needs inputs without errors");
   return {*model_, *cluster_, *report_.plan};
+}
+
+Result<Calibration> Inputs::prices() const {
+  CHECK(cluster_ && !has_errors(diagnostics_), "prices need a cluster and inputs without errors");
+  return calibration_ ? Result<Calibration>(*calibration_) : load_calibration({}, *cluster_);
 }
 
 ClusterSpec Inputs::cluster_with(const std::vector<std::string>& sets) const {

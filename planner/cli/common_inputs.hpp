@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/spec/calibration.hpp"
 #include "planner/spec/check_configuration.hpp"
 #include "planner/spec/scenario.hpp"
 
@@ -62,6 +63,10 @@ class Inputs {
   /// The scenario; needs model and cluster, and no errors.
   Scenario scenario() const;
 
+  /// What kernels and links cost on the cluster; needs it, and no errors.  Diagnostics come only where nobody stated a
+  /// calibration: those of a stated one are among the inputs'.
+  Result<Calibration> prices() const;
+
   /// The scenario with further keys ("micro_batch=1") set over; a larger world grows the cluster.  The reasons, if that is
   /// refused.
   Result<Scenario> with(const std::vector<std::string>& sets) const;
@@ -84,6 +89,7 @@ class Inputs {
   bool is_ds_config_ = false;
   std::optional<ModelSpec> model_;
   std::optional<ClusterSpec> cluster_;
+  std::optional<Calibration> calibration_;  ///< that --calibration or the cluster's file names
   std::optional<Bytes> host_memory_;
   std::optional<int> gpus_, nodes_;
   RankChoice rank_;

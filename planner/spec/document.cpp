@@ -125,10 +125,9 @@ Place place_in(const std::shared_ptr<const SourceFile>& file, std::size_t begin,
 
 std::shared_ptr<const SourceFile> load_source(const std::string& path) {
   std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) throw MachineError(fmt::format("{}: this is a folder", path));
   std::ifstream stream(path, std::ios::binary);
-  if (!stream || std::filesystem::is_directory(path, ignored)) {
-    throw MachineError(fmt::format("{}: the file is missing or unreadable", path));
-  }
+  if (!stream) throw MachineError(fmt::format("{}: the file is missing or unreadable", path));
   auto file = std::make_shared<SourceFile>();
   file->name = path;
   // One block beyond the limit is enough to see that a file is too large; /dev/zero has no end.

@@ -121,34 +121,29 @@ void fill_holes(Calibration& calibration, const Calibration& published, const st
 }  // namespace
 
 Result<Calibration> load_calibration(std::string_view file_or_preset, const ClusterSpec& cluster) {
-  const std::string asked(file_or_preset);
-  if (!asked.empty()) {
-    const auto preset = find_preset("calibrations", asked);
-    auto document = parse_document(load_source(preset ? preset->string() : asked));
-    if (!document || has_errors(document.diagnostics())) return document.diagnostics();
-    auto result = read_calibration(*document, asked);
-    if (result && result->device != cluster.device.name) {
-      result.diagnostics().push_back({Severity::warning,
-                                      "calibration.device",
-                                      {},
-                                      fmt::format("the calibration {} is of device {}, the cluster has {}", asked,
-                                                  result->device, cluster.device.name),
-                                      {},
-                                      "its times are those of another device"});
-    }
-    if (result) {
-      Result<Calibration> published = published_prices(cluster);
-      if (!published) return published;
-      check_names(*document, *published, result.diagnostics());
-      fill_holes(*result, *published, asked, result.diagnostics());
-    }
-    return result;
+  const bool of_cluster = file_or_preset.empty();
+  const std::string asked(of_cluster ? cluster.calibration : file_or_preset);
+  const auto preset = find_preset("calibrations", asked);
+  if (of_cluster && !preset) return published_prices(cluster);
+  auto document = parse_document(load_source(preset ? preset->string() : asked));
+  if (!document || has_errors(document.diagnostics())) return document.diagnostics();
+  auto result = read_calibration(*document, asked);
+  if (!result) return result;
+  if (!cluster.device.name.empty() && result->device != cluster.device.name) {
+    const auto place = cluster.places.find("/calibration");
+    result.diagnostics().push_back({Severity::warning,
+                                    "calibration.device",
+                                    of_cluster && place != cluster.places.end() ? place->second : Place{},
+                                    fmt::format("the calibration {} is of device {}, the cluster has {}", asked,
+                                                result->device, cluster.device.name),
+                                    {},
+                                    "its times are those of another device"});
   }
-  if (!cluster.calibration.empty()) {
-    if (const auto preset = find_preset("calibrations", cluster.calibration))
-      return read_file(preset->string(), cluster.calibration);
-  }
-  return published_prices(cluster);
+  Result<Calibration> published = published_prices(cluster);
+  if (!published) return published;
+  check_names(*document, *published, result.diagnostics());
+  fill_holes(*result, *published, asked, result.diagnostics());
+  return result;
 }
 
 Result<Calibration> published_prices(const ClusterSpec& cluster) {

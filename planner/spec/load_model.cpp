@@ -47,13 +47,15 @@ Result<ModelSpec> load_model(std::string_view argument) {
   if (is_directory && !find_preset("models", argument))
     throw MachineError(fmt::format("{}: the folder holds no config.json", argument));
   const bool must_be_file = path.extension() == ".json" || argument.find('/') != std::string_view::npos;
-  if (must_be_file && !fs::exists(path, error)) {
+  // A link that leads nowhere is there, and cannot be read.
+  const bool is_there = fs::exists(fs::symlink_status(path, error));
+  if (must_be_file && !is_there) {
     // As the Hugging Face hub names it: "meta-llama/Llama-3.1-8B".
     const auto preset = nearest(path.filename().string(), preset_names("models"));
     throw MachineError(fmt::format("{}: the file is missing or unreadable{}", argument,
                                    preset ? fmt::format("; there is a preset {}", *preset) : ""));
   }
-  if (must_be_file || (!is_directory && fs::exists(path, error))) {
+  if (must_be_file || (!is_directory && is_there)) {
     // A downloaded config.json is named after its directory.
     const bool is_config = path.filename() == "config.json" && path.has_parent_path();
     return read_file(path, is_config ? path.parent_path().filename().string() : path.stem().string());

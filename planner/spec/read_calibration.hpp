@@ -15,7 +15,8 @@ namespace plimsoll {
 Result<Calibration> read_calibration(const Document& document, std::string name);
 
 /// What `--calibration` names: a file or a preset of configs/calibrations; empty: that of the cluster, else the published
-/// figures of its device, marked as assumed.
+/// figures of its device, marked as assumed.  Warnings: calibration.device (of another device than the cluster, where that has
+/// one), .unknown, .hole.
 /// @throws MachineError if the file is missing or unreadable
 Result<Calibration> load_calibration(std::string_view file_or_preset, const ClusterSpec& cluster);
 

@@ -43,7 +43,7 @@ class ClusterReader {
     read_host();
     read_network();
     cluster_.name = root_.string("name").value_or(std::move(name));
-    cluster_.calibration = root_.string("calibration").value_or(cluster_.calibration);
+    read_calibration_name();
     cluster_.source = root_.string("source").value_or(cluster_.source);
     if (const auto index = root_.choice("evidence", evidence_names()))
       cluster_.evidence = static_cast<Evidence>(*index);
@@ -61,6 +61,7 @@ class ClusterReader {
   void read_link(ObjectReader& reader, LinkSpec& link);
   void read_host();
   void read_network();
+  void read_calibration_name();
 
   // A value with its unit; `example` shows how one is written.
   template <class Parse>
@@ -247,6 +248,21 @@ void ClusterReader::read_network() {
   reader.report_unknown();
 }
 
+// Of a preset; files are --calibration's.
+void ClusterReader::read_calibration_name() {
+  const auto name = root_.string("calibration");
+  if (!name) return;
+  places_["/calibration"] = root_.place("calibration");
+  cluster_.calibration = *name;
+  if (find_preset("calibrations", *name)) return;
+  const std::vector<std::string> known = preset_names("calibrations");
+  const auto near = nearest(*name, known);
+  root_.report(Severity::error, "calibration", "calibration",
+               fmt::format("/calibration is {}, and there is no such preset", root_.find("calibration")->source()),
+               fmt::format("{}presets: {}; a file is given by --calibration",
+                           near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(known, ", ")));
+}
+
 Result<ClusterSpec> read_file(const std::filesystem::path& file, std::optional<int> nodes) {
   auto document = parse_document(load_source(file.string()));
   if (!document) return document.diagnostics();
@@ -283,9 +299,13 @@ Result<ClusterSpec> load_cluster(std::string_view file_or_preset, std::optional<
   const std::filesystem::path path(file_or_preset);
   std::error_code error;
   const bool must_be_file = path.extension() == ".json" || file_or_preset.find('/') != std::string_view::npos;
-  if (must_be_file || std::filesystem::is_regular_file(path, error)) return read_file(path, nodes);
+  const bool is_folder = std::filesystem::is_directory(path, error);
+  // A link that leads nowhere is there, and cannot be read.
+  const bool is_there = std::filesystem::exists(std::filesystem::symlink_status(path, error));
+  if (must_be_file || (is_there && !is_folder)) return read_file(path, nodes);
   if (const auto preset = find_preset("clusters", file_or_preset)) return read_file(*preset, nodes);
   auto cluster = preset_cluster(file_or_preset);
+  if (!cluster && is_folder) return read_file(path, nodes);  // which says so
   return cluster && nodes ? with_nodes(*std::move(cluster), *nodes) : cluster;
 }
 

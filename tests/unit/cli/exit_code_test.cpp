@@ -1,12 +1,16 @@
 // What does the program return, and where does it print?  The command line's contract.
 #include <gmock/gmock.h>
 
+#include <filesystem>
+
 #include "tests/unit/cli/program.hpp"
 
 namespace plimsoll::test {
 namespace {
 
 using testing::HasSubstr;
+
+using Lines = std::vector<std::vector<std::string>>;
 
 class ExitCode : public testing::Test {
  protected:
@@ -39,6 +43,10 @@ TEST_F(ExitCode, UsageIsTwo) {
            {"check", "--plan", "a.json", "--ds", "b.json"},
            {"sweep", "micro_batch", "--model", model.path(), "--cluster", "1xh100"},
            {"sweep", "micro_batch=1", "micro_batch=2", "--model", model.path(), "--cluster", "1xh100"},
+           {"sweep", "micro_batch=1,,2", "--model", model.path(), "--cluster", "1xh100"},
+           {"sweep", "micro_batch=1,2,", "--model", model.path(), "--cluster", "1xh100"},
+           {"sweep", "micro_batch=1", "--model", model.path(), "--cluster", "1xh100", "--csv", "--json"},
+           {"compare", "--model", model.path(), "--cluster", "1xh100", "--snapshot", "a.json", "--events", "--json"},
            {"simulate", "--model", model.path(), "--cluster", "1xh100", "--price", "2"},
            {"simulate", "--model", model.path(), "--cluster", "1xh100", "--tokens", "nan"},
            {"simulate", "--model", model.path(), "--cluster", "1xh100", "--tokens", "1e9", "--price", "inf"},
@@ -113,8 +121,74 @@ TEST_F(ExitCode, WhatFailedIsSaidInJsonToo) {
   EXPECT_THAT(json["diagnostics"][0]["message"].get<std::string>(), HasSubstr("no/such/file.json"));
 }
 
-TEST_F(ExitCode, ADirectoryForAFileIsThree) {
-  EXPECT_EQ(run({"check", "--plan", TemporaryFolder().path().string()}).code, 3);
+// Also where the name, without a slash, might be that of a preset.
+TEST_F(ExitCode, WhatIsThereAndCannotBeReadIsThree) {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  fs::create_directory("a_folder");
+  fs::create_symlink("a_loop", "a_loop");
+  for (const char* name : {"a_folder", "a_loop"}) {
+    for (const char* option : {"--model", "--cluster", "--plan", "--ds", "--calibration"}) {
+      const ProgramRun result = run({"check", option, name});
+      EXPECT_EQ(result.code, 3) << option << " " << name << "\n" << result.err;
+      EXPECT_THAT(result.err, HasSubstr(name)) << option;
+    }
+    EXPECT_EQ(run({"oom", name}).code, 3) << name;
+  }
+  EXPECT_THAT(run({"oom", "a_folder"}).err, HasSubstr("a_folder: this is a folder"));
+  fs::create_directory("8xh100");
+  EXPECT_EQ(run({"check", "--cluster", "8xh100"}).code, 0);
+  fs::current_path(before);
+}
+
+// Also by commands that have no use for prices.
+TEST_F(ExitCode, ACalibrationIsReadByEveryCommandThatTakesIt) {
+  const TemporaryFile plan("{}"), cut(R"({"format": "plimsoll-calibration/1", )");
+  for (std::vector<std::string> command : Lines{{"check"},
+                                                {"ledger"},
+                                                {"volumes"},
+                                                {"explain"},
+                                                {"max", "micro_batch"},
+                                                {"need"},
+                                                {"diff", plan.path(), plan.path()},
+                                                {"oom", "Tried to allocate 1.00 GiB"}}) {
+    command.insert(command.end(), {"--model", model.path(), "--cluster", "8xh100", "--calibration", cut.path()});
+    const ProgramRun result = run(command);
+    EXPECT_EQ(result.code, 1) << command[0] << "\n" << result.err;
+    EXPECT_THAT(result.err + result.out, HasSubstr("error[json.syntax]")) << command[0];
+    command.back() = "no/such/file.json";
+    EXPECT_EQ(run(command).code, 3) << command[0];
+  }
+  EXPECT_EQ(run({"check", "--calibration", cut.path()}).code, 1);
+}
+
+TEST_F(ExitCode, ACalibrationThatTheClusterNamesIsToldAsOneOfTheCommandLine) {
+  const TemporaryFile unknown(R"({"device": "h100", "calibration": "h2000"})");
+  const ProgramRun refused = run({"ledger", "--model", model.path(), "--cluster", unknown.path()});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, testing::AllOf(HasSubstr("error[cluster.calibration]"), HasSubstr(":1:35"),
+                                          HasSubstr("did you mean h200?")));
+  const TemporaryFile foreign(R"({"device": "h100", "calibration": "h200"})");
+  for (const char* command : {"simulate", "ledger"}) {
+    const ProgramRun told = run({command, "--model", model.path(), "--cluster", foreign.path()});
+    EXPECT_EQ(told.code, 0);
+    const std::size_t first = told.err.find(":1:35: warning[calibration.device]");
+    EXPECT_NE(first, std::string::npos) << told.err;
+    EXPECT_EQ(told.err.find("warning[calibration.device]", first + 40), std::string::npos) << told.err;
+  }
+}
+
+TEST_F(ExitCode, TheNumberOfGpusIsStatedOnceOrTheSame) {
+  for (const bool set_first : {true, false}) {
+    std::vector<std::string> arguments{"check", "--set", "world_size=8", "--gpus", "4"};
+    if (!set_first) arguments = {"check", "--gpus", "4", "--set", "world_size=8"};
+    const ProgramRun result = run(arguments);
+    EXPECT_EQ(result.code, 1);
+    EXPECT_THAT(result.out, HasSubstr("--set world_size=8:1:12: error[cli.world]"));
+  }
+  EXPECT_EQ(run({"check", "--gpus", "4", "--set", "world_size=4"}).code, 0);
 }
 
 TEST_F(ExitCode, WhatCannotBeWrittenIsThree) {
@@ -146,8 +220,6 @@ TEST_F(ExitCode, NoPlanThatFitsIsFour) {
   EXPECT_LT(json["margin_bytes"], 0);
 }
 
-using Lines = std::vector<std::vector<std::string>>;
-
 // What is answered for, by whichever command.
 TEST_F(ExitCode, AScenarioThatIsWrongIsOneInEveryCommand) {
   const TemporaryFile plan("{}");
@@ -169,7 +241,9 @@ TEST_F(ExitCode, AScenarioThatIsWrongIsOneInEveryCommand) {
                                   {"--gpus", "4611686018427387904"},
                                   {"--nodes", "-1"},
                                   {"--nodes", "1.5"},
+                                  {"--gpus", "4", "--set", "world_size=8"},
                                   {"--host-memory", "lots"},
+                                  {"--host-memory", "0 GiB"},
                                   {"--host-memory", "64"}}) {
       std::vector<std::string> arguments = command;
       arguments.insert(arguments.end(), more.begin(), more.end());

@@ -220,6 +220,15 @@ TEST(Validate, TablesMayBeCompressed) {
   EXPECT_EQ(run_json({"validate", test::write_compressed(folder, "runs.csv.gz", csv)})["rows"].size(), 1U);
 }
 
+// A table beyond what is read is not unpacked to its end.
+TEST(Validate, UnpacksNoMoreThanIsRead) {
+  const test::TemporaryFolder folder;
+  const auto result =
+      run({"validate", test::write_compressed(folder, "bomb.json.gz", std::string(document_size_limit + 1, ' '))});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("error[trace.gzip]: the file is larger than 64.0 MiB"));
+}
+
 TEST(Validate, SaysOnceWhatACalibrationLacks) {
   const TemporaryFile table("[" + row("a", R"({"step_time_s": 0.01})") + "," + row("b", R"({"step_time_s": 0.02})") +
                             "]");

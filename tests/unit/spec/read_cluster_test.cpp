@@ -130,7 +130,7 @@ TEST(ReadCluster, ReadsEveryKey) {
     "host": {"memory": "1 TiB", "memory_bandwidth": "300 GB/s", "cores": 48, "link": {"bandwidth": "25 GB/s", "latency": "0 us"}},
     "network": {"nics_per_node": 2, "bandwidth": "200 Gb/s", "latency": "5 us", "rail_optimized": false, "nodes_per_leaf": 2,
       "oversubscription": 2.5},
-    "calibration": "mine", "source": "me", "evidence": "fitted"
+    "calibration": "h200", "source": "me", "evidence": "fitted"
   })");
   ASSERT_TRUE(cluster) << format(cluster.diagnostics()[0]);
   EXPECT_EQ(cluster->name, "mine");
@@ -155,7 +155,7 @@ TEST(ReadCluster, ReadsEveryKey) {
   EXPECT_FALSE(cluster->rail_optimized);
   EXPECT_EQ(cluster->nodes_per_leaf, 2);
   EXPECT_EQ(cluster->spine_oversubscription, 2.5);
-  EXPECT_EQ(cluster->calibration, "mine");
+  EXPECT_EQ(cluster->calibration, "h200");
   EXPECT_EQ(cluster->source, "me");
   EXPECT_EQ(cluster->evidence, Evidence::fitted);
 }
