@@ -62,7 +62,7 @@ std::string reason_in_words(const Answer& answer) {
   if (answer.ledger->verdict == Verdict::fits) return answer.step ? step_in_words(*answer.step) : std::string();
   std::string text = break_in_words(*answer.ledger);
   if (!answer.remedy_known) return text + ". Looking for the smallest change that fits …";
-  if (!answer.remedy) return text + ". " + no_remedy_in_words(*answer.ledger);
+  if (!answer.remedy) return text + ". " + no_remedy_in_words(*answer.ledger, answer.all_changes_tried);
   return text + fmt::format(". With {} it {} (margin {} GiB).", fmt::join(answer.remedy->sets, " "),
                             answer.remedy->verdict == Verdict::fits ? "fits" : "is tight",
                             gibibytes(answer.remedy->margin));

@@ -157,8 +157,11 @@ void settle_and_simulate(const Answer& quick, const std::stop_token& overtaken,
 AnswerPtr find_remedy(const Answer& simulated, const std::stop_token& stop) {
   auto answer = std::make_shared<Answer>(simulated);
   const Wanted wanted(stop);
-  if (simulated.evaluation->ledger.verdict != Verdict::fits)
-    answer->remedy = smallest_change(*simulated.inputs, *simulated.evaluation, stop);
+  if (simulated.evaluation->ledger.verdict != Verdict::fits) {
+    SmallestChange change = smallest_change(*simulated.inputs, *simulated.evaluation, stop);
+    answer->remedy = std::move(change.found);
+    answer->all_changes_tried = change.all_tried;
+  }
   answer->remedy_known = !stop.stop_requested();
   return answer;
 }

@@ -49,7 +49,8 @@ struct Answer {
   std::vector<LiveBytes> live_bytes;          ///< over the simulated step, of the rank that it is told of
 
   bool remedy_known = false;
-  std::optional<Remedy> remedy;  ///< where it does not fit, once known
+  bool all_changes_tried = true;  ///< see SmallestChange
+  std::optional<Remedy> remedy;   ///< where it does not fit, once known
 
   bool has_errors() const { return !ledger; }
 

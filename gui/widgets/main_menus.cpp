@@ -110,7 +110,8 @@ void MainWindow::build_edit_menu() {
   menu->addAction(tr("Copy the answer as &JSON"), QKeySequence(tr("Ctrl+J")), this, [this] {
     const AnswerPtr& good = session_.good();
     if (good && good->evaluation)
-      QApplication::clipboard()->setText(QString::fromStdString(ledger_json(*good->evaluation, good->remedy)));
+      QApplication::clipboard()->setText(
+          QString::fromStdString(ledger_json(*good->evaluation, {good->remedy, good->all_changes_tried})));
   });
   menu->addSeparator();
   menu->addAction(tr("Read files &again"), QKeySequence::Refresh, &session_, &Session::reload);

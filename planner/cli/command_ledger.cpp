@@ -34,7 +34,7 @@ void print_larger_cluster(const Inputs& inputs, const Remedy& remedy) {
                     same_nodes ? fmt::format("--nodes {}", cluster.nodes) : fmt::format("--cluster {}", cluster.name)));
 }
 
-void print_verdict(const Inputs& inputs, const Evaluation& evaluation, const std::optional<Remedy>& remedy) {
+void print_verdict(const Inputs& inputs, const Evaluation& evaluation, const SmallestChange& change) {
   const Ledger& ledger = evaluation.ledger;
   if (ledger.breaks_on_host) {
     print(fmt::format("{}: {} of a node's host memory\n", paint(name_of(ledger.verdict), colour_of(ledger.verdict)),
@@ -45,8 +45,9 @@ void print_verdict(const Inputs& inputs, const Evaluation& evaluation, const std
   print(fmt::format("{}\n", scenario_in_words(evaluation.scenario)));
   if (ledger.verdict == Verdict::fits) return;
   print(fmt::format("{}\n", break_in_words(ledger)));
+  const std::optional<Remedy>& remedy = change.found;
   if (!remedy) {
-    print(no_remedy_in_words(ledger) + "\n");
+    print(no_remedy_in_words(ledger, change.all_tried) + "\n");
     return;
   }
   std::string sets;
@@ -55,6 +56,7 @@ void print_verdict(const Inputs& inputs, const Evaluation& evaluation, const std
                     remedy->verdict == Verdict::fits ? "fits" : "is tight", paint(sets, Colour::bold),
                     gibibytes(remedy->margin)));
   print_larger_cluster(inputs, *remedy);
+  if (!change.all_tried) print(not_all_tried_in_words() + "\n");
 }
 
 Colour colour_of_row(const LedgerRow& row, const Ledger& ledger) {
@@ -143,13 +145,13 @@ int ledger(const InputOptions& options) {
   const std::optional<Inputs> inputs = load_scenario(options);
   if (!inputs) return exit_code::input;
   const Evaluation evaluation = evaluate(inputs->scenario(), inputs->rank());
-  std::optional<Remedy> remedy;
-  if (evaluation.ledger.verdict != Verdict::fits) remedy = smallest_change(*inputs, evaluation);
+  SmallestChange change;
+  if (evaluation.ledger.verdict != Verdict::fits) change = smallest_change(*inputs, evaluation);
   if (options.json) {
-    print(ledger_json(evaluation, remedy));
+    print(ledger_json(evaluation, change));
     return exit_code::ok;
   }
-  print_verdict(*inputs, evaluation, remedy);
+  print_verdict(*inputs, evaluation, change);
   print_categories(evaluation);
   print_figures(evaluation.ledger);
   print_phases(evaluation.ledger);

@@ -137,7 +137,7 @@ int decode_message(const OomOptions& options) {
   std::optional<Remedy> change;
   if (inputs.model() && inputs.cluster() && !has_errors(inputs.diagnostics())) {
     evaluation = evaluate(inputs.scenario(), inputs.rank(), false);
-    if (evaluation->ledger.verdict != Verdict::fits) change = smallest_change(inputs, *evaluation);
+    if (evaluation->ledger.verdict != Verdict::fits) change = smallest_change(inputs, *evaluation).found;
   }
   const std::vector<OomCandidate> candidates =
       decode(*message, *sizes, evaluation ? &evaluation->rank_program() : nullptr);

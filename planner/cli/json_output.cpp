@@ -128,7 +128,7 @@ std::string check_json(const Inputs& inputs) {
   return json_text<Json>(json);
 }
 
-std::string ledger_json(const Evaluation& evaluation, const std::optional<Remedy>& remedy) {
+std::string ledger_json(const Evaluation& evaluation, const SmallestChange& change) {
   const Ledger& ledger = evaluation.ledger;
   Json json = {{"digest", evaluation.program.digest},
                {"verdict", name_of(ledger.verdict)},
@@ -138,8 +138,10 @@ std::string ledger_json(const Evaluation& evaluation, const std::optional<Remedy
     json["breaks"] = {{"resource", ledger.breaks_on_host ? "host" : "gpu"},
                       {"phase", ledger.breaks_phase},
                       {"tensor", ledger.breaks_tensor}};
-    json["smallest_change"] =
-        remedy ? Json{{"set", json_of_sets<Json>(remedy->sets)}, {"verdict", name_of(remedy->verdict)}} : Json();
+    json["smallest_change"] = change.found ? Json{{"set", json_of_sets<Json>(change.found->sets)},
+                                                  {"verdict", name_of(change.found->verdict)}}
+                                           : Json();
+    json["all_changes_tried"] = change.all_tried;
   }
   json["gpu"] = gpu_json(evaluation);
   json["phases"] = phases_json(ledger);

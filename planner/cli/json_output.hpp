@@ -16,7 +16,7 @@ namespace plimsoll {
 
 std::string diagnostics_json(const Diagnostics& diagnostics);  ///< {"diagnostics": [...]}
 std::string check_json(const Inputs& inputs);
-std::string ledger_json(const Evaluation& evaluation, const std::optional<Remedy>& remedy);
+std::string ledger_json(const Evaluation& evaluation, const SmallestChange& change);
 std::string volumes_json(const Evaluation& evaluation, const CommVolume& volume);
 
 /// {"key", "value", "plan", "margin_bytes", "verdict"}

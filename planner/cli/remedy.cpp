@@ -8,6 +8,7 @@
 
 #include "planner/cli/terminal.hpp"
 #include "planner/spec/limits.hpp"
+#include "planner/spec/padded_shards.hpp"
 
 namespace plimsoll {
 namespace {
@@ -59,6 +60,14 @@ Key more_expert_parallelism(const Scenario& scenario) {
   return key;
 }
 
+Key more_replicas(const Scenario& scenario) {
+  Key key;
+  if (scenario.plan.engine != Engine::fsdp2) return key;
+  for (const int replicas : replicas_that_pad_less(scenario.model, scenario.plan))
+    key.push_back({fmt::format("fsdp.replicate={}", replicas)});
+  return key;
+}
+
 Key more_offload(const Plan& plan) {
   Key key;
   if (!is_deepspeed(plan) || plan.zero.stage == 0) return key;
@@ -89,7 +98,7 @@ std::vector<Sets> host_relief(const Plan& plan) {
 
 /// What spreads the states further or keeps them elsewhere; the micro-batch and recomputation stay.
 std::vector<Key> structural_keys(const Scenario& scenario) {
-  return {higher_stages(scenario.plan), leaves(scenario), more_expert_parallelism(scenario),
+  return {higher_stages(scenario.plan), leaves(scenario), more_expert_parallelism(scenario), more_replicas(scenario),
           more_offload(scenario.plan)};
 }
 
@@ -129,7 +138,8 @@ Sets joined(Sets a, const Sets& b) {
 
 class Search {
  public:
-  Search(const Inputs& inputs, std::stop_token stop) : inputs_(inputs), stop_(std::move(stop)) {}
+  Search(const Inputs& inputs, std::stop_token stop, std::chrono::seconds longest)
+      : inputs_(inputs), stop_(std::move(stop)), deadline_(std::chrono::steady_clock::now() + longest) {}
 
   /// True when a change is found that fits; remembers the first that is tight.
   bool take(Sets sets) {
@@ -185,12 +195,15 @@ class Search {
     return take(with_world(high));
   }
 
-  std::optional<Remedy> best() const { return fits_ ? fits_ : tight_; }
+  /// What is best until now.
+  SmallestChange best() const { return {fits_ ? fits_ : tight_, all_tried_}; }
 
  private:
   /// @param sets gets the accumulation with which the global batch stays
   std::optional<Fit> try_out(Sets& sets) {
     if (stop_.stop_requested()) return std::nullopt;
+    all_tried_ = all_tried_ && std::chrono::steady_clock::now() < deadline_;
+    if (!all_tried_) return std::nullopt;
     progress_.step(fmt::format("{}", fmt::join(sets, " ")));
     const auto scenario = inputs_.varied(sets);
     if (!scenario) return std::nullopt;
@@ -203,19 +216,22 @@ class Search {
 
   const Inputs& inputs_;
   std::stop_token stop_;
+  std::chrono::steady_clock::time_point deadline_;
+  bool all_tried_ = true;
   Progress progress_{"smallest change"};
   std::optional<Remedy> fits_, tight_;
 };
 
 }  // namespace
 
-std::optional<Remedy> smallest_change(const Inputs& inputs, const Evaluation& evaluation, std::stop_token stop) {
+SmallestChange smallest_change(const Inputs& inputs, const Evaluation& evaluation, std::stop_token stop,
+                               std::chrono::seconds longest) {
   const Scenario& scenario = evaluation.scenario;
-  Search search(inputs, std::move(stop));
+  Search search(inputs, std::move(stop), longest);
   const std::vector<Key> keys = keys_of(evaluation, inputs.report().global_batch);
   for (std::size_t count = 1; count <= most_keys; ++count)
     if (search.take_together(keys, 0, count, {})) return search.best();
-  if (search.best()) return search.best();  // tight, on the GPUs that are there
+  if (search.best().found) return search.best();  // tight, on the GPUs that are there
   const int world = scenario.plan.world_size;
   const int step = std::min(world, scenario.cluster.devices_per_node);
   const Sets thrifty = thrift(scenario.plan);
@@ -229,12 +245,17 @@ std::optional<Remedy> smallest_change(const Inputs& inputs, const Evaluation& ev
   return search.best();
 }
 
-std::string no_remedy_in_words(const Ledger& ledger) {
+std::string not_all_tried_in_words() {
+  return fmt::format("Not every change could be tried in {} s.", longest_change_search.count());
+}
+
+std::string no_remedy_in_words(const Ledger& ledger, bool all_tried) {
+  if (!all_tried) return "Nothing that was tried makes it fit. " + not_all_tried_in_words();
   return ledger.breaks_on_host
              ? "Nothing that was tried makes it fit: less offload, another construction, or more GPUs."
              : fmt::format(
-                   "Nothing that was tried makes it fit: smaller micro-batches, recompute, higher stages, ep and "
-                   "offload, up to {} of them together, nor more GPUs.",
+                   "Nothing that was tried makes it fit: smaller micro-batches, recompute, higher stages, ep, "
+                   "hybrid sharding and offload, up to {} of them together, nor more GPUs.",
                    most_keys);
 }
 

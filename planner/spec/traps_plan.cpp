@@ -5,6 +5,7 @@
 
 #include "planner/base/format.hpp"
 #include "planner/spec/legality_rules.hpp"
+#include "planner/spec/padded_shards.hpp"
 #include "planner/spec/trained.hpp"
 
 namespace plimsoll {
@@ -12,6 +13,8 @@ namespace {
 
 constexpr Severity warning = Severity::warning, note = Severity::note;
 constexpr std::int64_t default_bucket = 500'000'000;
+/// Padding by less than a quarter of the parameters is no trap.
+constexpr double worth_telling = 1.25;
 
 bool at_stage(const RuleInput& in, int low, int high) {
   return in.plan.engine == Engine::deepspeed && in.plan.zero.stage >= low && in.plan.zero.stage <= high;
@@ -221,6 +224,29 @@ constexpr Rule rows[] = {
        say(in, d, in.plan.states("/gradient_dtype") ? "/gradient_dtype" : "/gradient_accumulation",
            fmt::format("{} micro-batches are summed in bf16, DeepSpeed's default", in.plan.gradient_accumulation),
            "gradient_dtype fp32 (data_types.grad_accum_dtype) at stages 1 to 3");
+     }},
+    {"trap.padding", warning, "fsdp2", "2.11",
+     "shards of equal size along the first dimension, as in the measured steps",
+     [](const RuleInput& in) {
+       const int shards = in.plan.world_size / in.plan.fsdp.replicate;
+       return in.plan.engine == Engine::fsdp2 && in.model != nullptr && shards > 0 &&
+              static_cast<double>(padded_elements(*in.model, shards)) >
+                  worth_telling * static_cast<double>(total_parameters(in));
+     },
+     [](const RuleInput& in, Diagnostic& d) {
+       const int shards = in.plan.world_size / in.plan.fsdp.replicate;
+       const std::vector<int> replicas = replicas_that_pad_less(*in.model, in.plan);
+       say(in, d, in.plan.states("/fsdp/replicate") ? "/fsdp/replicate" : "/world_size",
+           fmt::format("each parameter is cut along its first dimension into {} shards of equal size, and many have "
+                       "fewer rows: "
+                       "with the padding {} are gathered instead of {}, and every rank keeps its part of that",
+                       shards, bytes_of(padded_elements(*in.model, shards), element_size(in)),
+                       bytes_of(total_parameters(in), element_size(in))),
+           replicas.empty() ? "fewer ranks pad less"
+                            : fmt::format("fsdp.replicate={} shards over {} ranks: {}", replicas.back(),
+                                          in.plan.world_size / replicas.back(),
+                                          bytes_of(padded_elements(*in.model, in.plan.world_size / replicas.back()),
+                                                   element_size(in))));
      }},
     {"trap.ignored", warning, "any", "any", "the engine never looks at it",
      [](const RuleInput& in) {

@@ -26,7 +26,7 @@ void collect(const std::string& name, const Json& json, std::map<std::string, st
 }
 
 std::map<std::string, std::int64_t> numbers_of(const Evaluation& evaluation) {
-  Json ledger = Json::parse(ledger_json(evaluation, std::nullopt));
+  Json ledger = Json::parse(ledger_json(evaluation, {}));
   ledger.erase("smallest_change");  // a plan's keys
   std::map<std::string, std::int64_t> numbers;
   collect("", ledger, numbers);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "planner/cli/json_output.hpp"
+#include "planner/cli/remedy.hpp"
 #include "tests/unit/cli/program.hpp"
 
 namespace plimsoll {
@@ -42,6 +44,41 @@ TEST(Remedy, asks_for_more_gpus_beside_what_saves_activations_where_no_other_key
   ASSERT_TRUE(change.is_object()) << change.dump();
   EXPECT_EQ(change["verdict"], "fits");
   EXPECT_TRUE(change["set"].contains("world_size")) << change.dump();
+}
+
+// 64 experts over 1024 shards: fifteen of sixteen rows are padding, which neither more GPUs nor smaller batches change.
+TEST(Remedy, shards_over_fewer_ranks_where_full_sharding_pads) {
+  const std::vector<std::string> arguments{"ledger",       "--model",   "deepseek-v2-lite",
+                                           "--cluster",    "1024xh100", "--set",
+                                           "engine=fsdp2", "--set",     "recompute=full"};
+  const auto change = run_json(arguments)["smallest_change"];
+  ASSERT_TRUE(change.is_object()) << change.dump();
+  EXPECT_EQ(change["verdict"], "fits");
+  ASSERT_EQ(change["set"].size(), 1U) << change.dump();
+  EXPECT_TRUE(change["set"].contains("fsdp.replicate")) << change.dump();
+  const auto trap =
+      test::run({"check", "--model", "deepseek-v2-lite", "--cluster", "1024xh100", "--set", "engine=fsdp2"});
+  EXPECT_EQ(trap.code, 0) << trap.err;
+  EXPECT_THAT(trap.out, testing::AllOf(testing::HasSubstr("warning[trap.padding]"),
+                                       testing::HasSubstr("fsdp.replicate=16 shards over 64 ranks")));
+  const auto none =
+      test::run({"check", "--model", "deepseek-v2-lite", "--cluster", "64xh100", "--set", "engine=fsdp2"});
+  EXPECT_THAT(none.out, testing::Not(testing::HasSubstr("trap.padding")));
+}
+
+TEST(Remedy, says_where_the_time_was_up) {
+  InputOptions options;
+  options.model = "llama-3.1-70b";
+  options.cluster = "8xh100";
+  const Inputs inputs(options);
+  const Evaluation evaluation = evaluate(inputs.scenario());
+  ASSERT_NE(evaluation.ledger.verdict, Verdict::fits);
+  const SmallestChange change = smallest_change(inputs, evaluation, {}, std::chrono::seconds(0));
+  EXPECT_FALSE(change.found);
+  EXPECT_FALSE(change.all_tried);
+  EXPECT_THAT(no_remedy_in_words(evaluation.ledger, change.all_tried),
+              testing::HasSubstr("Not every change could be tried in 60 s."));
+  EXPECT_FALSE(nlohmann::json::parse(ledger_json(evaluation, change))["all_changes_tried"].get<bool>());
 }
 
 TEST(Remedy, keeps_no_batch_that_the_trainer_makes_the_product) {
