@@ -57,8 +57,8 @@ struct Timeline {
   SimTime step_time = 0;
   SimTime kernel_gap = 0;  ///< between kernels of a lane; an op of several launches holds those between them
   std::map<std::string, SimTime> exposed;  ///< by cause: "all_gather", ..., "host", "offload", "bubble"
-  SimTime idle = 0;                        ///< nothing runs on the device; a collective that waits for its peers does not
-  std::uint16_t told = 0;                  ///< the class of which exposed and idle time and lanes are told
+  SimTime idle = 0;        ///< nothing runs on the device; a collective that waits for its peers does not
+  std::uint16_t told = 0;  ///< the class of which exposed and idle time and lanes are told
   std::vector<LaneUse> lanes;
   std::vector<std::uint32_t> critical_path;  ///< indices into ops, first to last
   /// "compute", "communication", "host" or "offload": what most of the critical path is.

@@ -1,6 +1,7 @@
 // What is the least that must change for the plan to fit?  On the same GPUs first, one key, then two together, and so on, from
-// what costs least: a smaller micro-batch, recomputation, a higher stage, expert parallelism, hybrid sharding where full sharding
-// pads, offload; then more GPUs.  Each is tried on the ledger itself.  Where a ds_config.json states the global batch, accumulation makes up for what changes it.
+// what costs least: a smaller micro-batch, recomputation, a higher stage, expert parallelism, hybrid sharding where full
+// sharding pads, offload; then more GPUs.  Each is tried on the ledger itself.  Where a ds_config.json states the global batch,
+// accumulation makes up for what changes it.
 #pragma once
 
 #include <chrono>
