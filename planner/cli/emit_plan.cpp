@@ -110,6 +110,9 @@ std::string left_to_the_code(const Scenario& scenario) {
     if (plan.fsdp.replicate > 1)
       text += fmt::format("- on a mesh of {} replicas x {} shards\n", plan.fsdp.replicate,
                           plan.world_size / plan.fsdp.replicate);
+    if (plan.offload.parameters == OffloadDevice::cpu)
+      text += fmt::format("- `offload_policy=CPUOffloadPolicy(pin_memory={})` in each `fully_shard`\n",
+                          plan.offload.pin_parameters ? "True" : "False");
   }
   if (plan.engine != Engine::deepspeed)
     text += fmt::format("- micro-batch {}, {} of them a step, {}\n", plan.micro_batch, plan.gradient_accumulation,

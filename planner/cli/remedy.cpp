@@ -70,8 +70,13 @@ Key more_replicas(const Scenario& scenario) {
 
 Key more_offload(const Plan& plan) {
   Key key;
-  if (!is_deepspeed(plan) || plan.zero.stage == 0) return key;
   const std::string optimizer = "offload.optimizer=cpu", parameters = "offload.parameters=cpu";
+  if (plan.engine == Engine::fsdp2 && plan.offload.parameters == OffloadDevice::none) {
+    Sets all{optimizer, parameters};
+    if (plan.construction != Construction::meta) all.push_back("construction=meta");
+    key.push_back(all);
+  }
+  if (!is_deepspeed(plan) || plan.zero.stage == 0) return key;
   if (plan.offload.optimizer == OffloadDevice::none) key.push_back({optimizer});
   if (plan.zero.stage == 3 && plan.offload.parameters == OffloadDevice::none) {
     Sets both;

@@ -88,7 +88,14 @@ void PlanBounds::bound_states(const ModelSpec& model, const ClusterSpec& cluster
     case Engine::fsdp2: {
       const int shards = plan.world_size / plan.fsdp.replicate;
       const std::int64_t stored = plan.master_fp32 && !in_part ? 4 : computing;
-      states_ = Bytes(stored * sharded(weights, shards, shards) + moments * sharded(trained, shards, shards));
+      const std::int64_t kept = stored * sharded(weights, shards, shards), updated = sharded(trained, shards, shards);
+      if (plan.offload.parameters == OffloadDevice::none) {
+        states_ = Bytes(kept + moments * updated);
+        return;
+      }
+      // With the gradients, which the update on the host is made of.
+      host_ = Bytes(kept + (stored + moments) * updated) * std::min(plan.world_size, cluster.devices_per_node);
+      after_layers_s_ = static_cast<double>(updated) * peaks.host.update_s_per_element;
       return;
     }
     case Engine::plimsoll: states_ = Bytes((4 + moments) * own_trained); return;

@@ -85,8 +85,10 @@ Bytes Memo::extrapolated(const Sizes& sizes, std::int64_t micro_batch) {
 Bytes Memo::least_memory(const CandidateId& id) const {
   const std::int64_t micro = space_.micro_batches()[id.micro];
   Bytes least;
+  // At stage 3 other parameters may be gathered in the loss where micro-batches follow one another.
+  const bool accumulating_takes_more = space_.choices()[id.choice].stage != 3;
   for (const std::uint32_t saver : savers_[id.choice]) {
-    least = std::max(least, extrapolated(sizes_[saver][0], micro));
+    if (id.accumulation == 1 || accumulating_takes_more) least = std::max(least, extrapolated(sizes_[saver][0], micro));
     if (id.accumulation >= 3) least = std::max(least, extrapolated(sizes_[saver][1], micro));
   }
   const std::array<Sizes, 2>& outlined = outlines_[outlined_as_[id.choice]].live;
@@ -158,7 +160,9 @@ void Memo::list_relatives() {
     const Choice& choice = choices[i];
     for (const int every : recompute_steps) {
       if (share_recomputed(every) > share_recomputed(choice.recompute_every)) continue;
-      for (int offload = 0; offload <= static_cast<int>(choice.offload); ++offload) {
+      // A small model is updated by the host in less time than a GPU takes to launch it: under FSDP2 bounds alone tell.
+      const int least_offload = space_.asked().plan.engine == Engine::fsdp2 ? static_cast<int>(choice.offload) : 0;
+      for (int offload = least_offload; offload <= static_cast<int>(choice.offload); ++offload) {
         Choice relative = choice;
         relative.recompute_every = every;
         relative.offload = static_cast<Offloading>(offload);

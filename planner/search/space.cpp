@@ -27,6 +27,10 @@ std::vector<int> divisors(std::int64_t number, std::int64_t most) {
 
 bool is_deepspeed(const Plan& plan) { return plan.engine == Engine::deepspeed; }
 
+bool leaves_offload_open(const Plan& plan) {
+  return !plan.states("/offload/optimizer") && !plan.states("/offload/parameters");
+}
+
 /// How far a choice is from what one would try first.
 int effort(const Choice& choice) {
   return static_cast<int>(choice.offload) + (choice.small_buckets ? 1 : 0) + (choice.small_gathers ? 1 : 0);
@@ -116,9 +120,9 @@ std::vector<Choice> Space::choices_of(int world, int stage) const {
   const Plan& plan = asked_.plan;
   const bool deepspeed = is_deepspeed(plan);
   std::vector<Offloading> offloads{Offloading::none};
-  if (deepspeed && !plan.states("/offload/optimizer") && !plan.states("/offload/parameters") && stage > 0) {
-    offloads.push_back(Offloading::optimizer);
-    if (stage == 3) offloads.push_back(Offloading::both);
+  if (leaves_offload_open(plan)) {
+    if (deepspeed && stage > 0) offloads.push_back(Offloading::optimizer);
+    if ((deepspeed && stage == 3) || plan.engine == Engine::fsdp2) offloads.push_back(Offloading::both);
   }
   const auto open = [&](bool applies) { return applies ? std::vector<bool>{false, true} : std::vector<bool>{false}; };
   const auto buckets = open(deepspeed && stage > 0 && !plan.states("/zero/reduce_bucket_size"));
@@ -243,12 +247,11 @@ Plan Space::plan(const Choice& choice, std::int64_t micro_batch, std::int64_t ac
       assign("/zero/stage3_max_reuse_distance", plan.zero.stage3_max_reuse_distance, small_live);
       assign("/zero/stage3_prefetch_bucket_size", plan.zero.stage3_prefetch_bucket_size, small_prefetch);
     }
-    const bool open = !asked_.plan.states("/offload/optimizer") && !asked_.plan.states("/offload/parameters");
-    if (open) {
-      const auto place = [](bool on_host) { return on_host ? OffloadDevice::cpu : OffloadDevice::none; };
-      assign("/offload/optimizer", plan.offload.optimizer, place(choice.offload != Offloading::none));
-      assign("/offload/parameters", plan.offload.parameters, place(choice.offload == Offloading::both));
-    }
+  }
+  if ((is_deepspeed(plan) || plan.engine == Engine::fsdp2) && leaves_offload_open(asked_.plan)) {
+    const auto place = [](bool on_host) { return on_host ? OffloadDevice::cpu : OffloadDevice::none; };
+    assign("/offload/optimizer", plan.offload.optimizer, place(choice.offload != Offloading::none));
+    assign("/offload/parameters", plan.offload.parameters, place(choice.offload == Offloading::both));
   }
   return complete_plan(std::move(plan), set, asked_.model);
 }

@@ -193,12 +193,14 @@ constexpr Rule rows[] = {
            "the runs measured)",
            "pin_memory false, or PYTORCH_ALLOC_CONF=pinned_max_round_threshold_mb:...");
      }},
-    {"trap.cpu_optimizer", warning, "deepspeed", "0.19", "runtime/engine.py: why it refuses by default",
+    {"trap.cpu_optimizer", warning, "deepspeed, fsdp2", "0.19", "runtime/engine.py: why it refuses by default",
      [](const RuleInput& in) { return in.plan.optimizer.implementation == OptimizerImplementation::torch_cpu; },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/optimizer/implementation",
            "the optimizer runs on the CPU through PyTorch, not through DeepSpeedCPUAdam: a slow step",
-           "leave zero_force_ds_cpu_optimizer and torch_adam out, so that DeepSpeed builds its own");
+           in.plan.engine == Engine::fsdp2
+               ? "fully_shard has no other with offload; engine deepspeed has"
+               : "leave zero_force_ds_cpu_optimizer and torch_adam out, so that DeepSpeed builds its own");
      }},
     {"trap.overlap", note, "deepspeed", "0.19", "measured: two buckets",
      [](const RuleInput& in) { return at_stage(in, 1, 2) && in.plan.zero.overlap_comm; },

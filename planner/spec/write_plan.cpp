@@ -136,6 +136,10 @@ Json plan_json(const Plan& plan) {
     json["fsdp"] = {{"reshard_after_forward", plan.fsdp.reshard_after_forward},
                     {"reduce_dtype", name_of(plan.fsdp.reduce_dtype)},
                     {"replicate", plan.fsdp.replicate}};
+  if (plan.engine != Engine::deepspeed && plan.offload.parameters != OffloadDevice::none)
+    json["offload"] = {{"optimizer", name_of(plan.offload.optimizer)},
+                       {"parameters", name_of(plan.offload.parameters)},
+                       {"pin_memory", plan.offload.pin_parameters}};
   json["moe"] = moe_section(plan);
   json["routing"] = routing_section(plan.routing);
   json["recompute"] = recompute_value(plan.recompute);

@@ -128,6 +128,15 @@ TEST_F(Recommend, says_that_nothing_fits_and_what_lacks_least) {
   EXPECT_EQ(sum_of_counts(answer["excluded"]), answer["considered"].get<std::int64_t>());
 }
 
+// Eight billion parameters on one card: what a user who is tied to FSDP2 can do without a second one.
+TEST_F(Recommend, offloads_under_fsdp2_where_nothing_else_fits) {
+  const json answer = run_json({"recommend", "--model", "llama-3.1-8b", "--cluster", "1xh100", "--set", "engine=fsdp2",
+                                "--set", "sequence=4096", "--set", "gradient_accumulation=1", "--seconds", "30"});
+  ASSERT_FALSE(answer["plans"].empty());
+  EXPECT_EQ(answer["plans"][0]["plan"]["offload"]["parameters"], "cpu");
+  EXPECT_EQ(answer["plans"][0]["plan"]["offload"]["optimizer"], "cpu");
+}
+
 // Experts over two GPUs and recomputation leave 262 GiB lacking, where one GPU's experts would lack 309.
 TEST_F(Recommend, names_the_plan_that_lacks_least_and_what_helps) {
   const json answer = run_json({"recommend", "--model", "mixtral-8x7b", "--cluster", "2xh200", "--set",

@@ -10,6 +10,7 @@
 namespace plimsoll {
 namespace {
 
+using nlohmann::json;
 using test::run_json;
 
 TEST(Remedy, keeps_the_batch_equation_of_a_ds_config) {
@@ -32,18 +33,27 @@ TEST(Remedy, changes_more_keys_before_it_asks_for_more_gpus) {
 }
 
 TEST(Remedy, asks_for_more_gpus_where_nothing_else_helps) {
-  const auto change = run_json({"ledger", "--model", "llama-3.1-70b", "--cluster", "8xh100", "--set", "engine=fsdp2",
+  const auto change = run_json({"ledger", "--model", "llama-3.1-70b", "--cluster", "8xh100", "--set", "engine=plimsoll",
                                 "--set", "recompute=full"})["smallest_change"];
   EXPECT_EQ(change["verdict"], "fits");
   EXPECT_TRUE(change["set"].contains("world_size")) << change.dump();
 }
 
 TEST(Remedy, asks_for_more_gpus_beside_what_saves_activations_where_no_other_key_helps) {
-  const auto change = run_json({"ledger", "--model", "llama-3.1-70b", "--cluster", "8xh100", "--set", "engine=fsdp2",
+  const auto change = run_json({"ledger", "--model", "llama-3.1-70b", "--cluster", "8xh100", "--set", "engine=plimsoll",
                                 "--set", "micro_batch=8"})["smallest_change"];
   ASSERT_TRUE(change.is_object()) << change.dump();
   EXPECT_EQ(change["verdict"], "fits");
   EXPECT_TRUE(change["set"].contains("world_size")) << change.dump();
+}
+
+TEST(Remedy, offloads_under_fsdp2_where_one_gpu_is_all_there_is) {
+  const auto change = run_json({"ledger", "--model", "llama-3.1-8b", "--cluster", "1xh100", "--set", "engine=fsdp2",
+                                "--set", "sequence=4096", "--set", "construction=gpu"})["smallest_change"];
+  ASSERT_TRUE(change.is_object()) << change.dump();
+  EXPECT_EQ(change["set"],
+            (json{{"offload.optimizer", "cpu"}, {"offload.parameters", "cpu"}, {"construction", "meta"}}))
+      << change.dump();
 }
 
 // 64 experts over 1024 shards: fifteen of sixteen rows are padding, which neither more GPUs nor smaller batches change.

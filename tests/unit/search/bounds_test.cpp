@@ -53,7 +53,10 @@ std::vector<std::string> random_sets(std::mt19937& random, bool mixture) {
     else if (stage != "3" && random() % 3 == 0)
       sets.push_back(R"(moe={"num_experts": 4, "top_k": 2})");
   }
-  if (engine == "fsdp2") sets.push_back("fsdp.reshard_after_forward=" + pick<std::string>(random, {"true", "false"}));
+  if (engine == "fsdp2") {
+    sets.push_back("fsdp.reshard_after_forward=" + pick<std::string>(random, {"true", "false"}));
+    if (random() % 2 == 0) sets.push_back(R"(offload={"optimizer": "cpu", "parameters": "cpu"})");
+  }
   if (mixture || engine == "deepspeed")
     sets.push_back("expert_parallel=" + pick<std::string>(random, {"1", "1", "2", "4"}));
   if (mixture && random() % 3 == 0) sets.push_back(R"(routing={"kind": "skew", "max_over_mean": 1.5})");
@@ -115,8 +118,10 @@ TEST(LiveTensors, are_convex_in_the_micro_batch_and_no_more_for_plans_that_save)
     const auto accumulated = [&](std::int64_t g) {
       return live(scenario, [g](Plan& plan) { plan.gradient_accumulation = g; });
     };
-    EXPECT_LE(accumulated(1), accumulated(2));
-    EXPECT_LE(accumulated(1), accumulated(5));
+    if (scenario.plan.engine != Engine::deepspeed || scenario.plan.zero.stage != 3) {
+      EXPECT_LE(accumulated(1), accumulated(2));
+      EXPECT_LE(accumulated(1), accumulated(5));
+    }
     const auto buckets = [&](std::int64_t elements) {
       return live(scenario, [elements](Plan& plan) { plan.zero.reduce_bucket_size = elements; });
     };

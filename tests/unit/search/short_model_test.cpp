@@ -52,7 +52,10 @@ std::vector<std::string> random_sets(std::mt19937& random, bool mixture) {
                                 "recompute=" + pick<std::string>(random, {"none", "full", R"({"every": 2})"})};
   const std::string engine = pick<std::string>(random, {"deepspeed", "deepspeed", "deepspeed", "fsdp2", "ddp"});
   sets.push_back("engine=" + engine);
-  if (engine == "fsdp2") sets.push_back("fsdp.reshard_after_forward=" + pick<std::string>(random, {"true", "false"}));
+  if (engine == "fsdp2") {
+    sets.push_back("fsdp.reshard_after_forward=" + pick<std::string>(random, {"true", "false"}));
+    if (random() % 2 == 0) sets.push_back(R"(offload={"optimizer": "cpu", "parameters": "cpu"})");
+  }
   if (engine != "deepspeed") return sets;
   const std::string stage = pick<std::string>(random, {"0", "1", "2", "3"});
   sets.push_back("zero.stage=" + stage);

@@ -54,6 +54,18 @@ TEST(Space, takes_the_defaults_that_follow_from_a_choice) {
   }
 }
 
+TEST(Space, offloads_under_fsdp2_as_its_policy_does) {
+  const Space space(small_scenario(small_model(128, 2), small_cluster(4, 80), {"engine=fsdp2"}), 0);
+  int offloading = 0;
+  for (const Choice& choice : space.choices()) {
+    const Plan plan = space.plan(choice, 1, 1);
+    EXPECT_EQ(plan.offload.optimizer, plan.offload.parameters);
+    EXPECT_TRUE(space.is_legal(plan));
+    if (plan.offload.parameters == OffloadDevice::cpu) ++offloading;
+  }
+  EXPECT_EQ(2 * offloading, static_cast<int>(space.choices().size()));
+}
+
 TEST(Space, shards_experts_by_every_degree_that_divides_them_and_the_ranks) {
   const Space space(small_scenario(small_model(128, 2, 4), small_cluster(8, 80), {"world_size=8"}), 0);
   std::set<int> degrees;

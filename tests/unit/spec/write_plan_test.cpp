@@ -30,6 +30,7 @@ const char* const plans[] = {
 TEST(PlanJson, ReadsBackAsItWasWritten) {
   const char* const others[] = {
       R"({"engine": "fsdp2", "world_size": 8, "fsdp": {"reshard_after_forward": false, "reduce_dtype": "bf16", "replicate": 2}})",
+      R"({"engine": "fsdp2", "world_size": 8, "offload": {"optimizer": "cpu", "parameters": "cpu", "pin_memory": false}})",
       R"({"engine": "ddp", "precision": "bf16_autocast"})",
       R"({"engine": "ddp", "master_weights": "none"})",
       R"({"engine": "plimsoll", "world_size": 8, "expert_parallel": 8})",
@@ -43,6 +44,11 @@ TEST(PlanJson, ReadsBackAsItWasWritten) {
     const Result<Plan> again = read_plan(source(write_plan_json(*plan)));
     ASSERT_TRUE(again) << format(again.diagnostics());
     EXPECT_EQ(write_plan_json(*plan), write_plan_json(*again));
+    EXPECT_EQ(plan->offload.parameters, again->offload.parameters);
+    if (plan->offload.parameters != OffloadDevice::none) {
+      EXPECT_EQ(plan->offload.optimizer, again->offload.optimizer);
+      EXPECT_EQ(plan->offload.pin_parameters, again->offload.pin_parameters);
+    }
     EXPECT_TRUE(same_settings(*plan, *again));
   }
 }
