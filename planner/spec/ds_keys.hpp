@@ -1,12 +1,13 @@
 // Which keys does a ds_config.json have, and what does DeepSpeed do with each?  One table for the linter, for the reader of
 // ds_config.json and for the section "zero" of plan.json.
 //
-// Read in the source of DeepSpeed 0.19: runtime/config.py and the config classes it builds; corrected where measurements of
-// 0.19.8 showed otherwise.  Sizes of zero_optimization are elements, never bytes.
+// Read in the source of DeepSpeed 0.19.8 (runtime/config.py and the config classes it builds), and compared with what its
+// DeepSpeedConfig takes and refuses, key by key.  Sizes of zero_optimization are elements, never bytes.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,6 +40,7 @@ enum class Effect : std::uint8_t {
   used,
   unused,      ///< read and never looked at again
   deprecated,  ///< still works, with a warning
+  removed,     ///< gone in 0.19.8, which raises on the key whatever its value is
 };
 
 /// One key; the setters let a row of the table say only what is special about it.
@@ -49,9 +51,12 @@ struct DsKey {
   std::string_view default_json;  ///< as JSON; empty: none
   std::string_view alias{};       ///< a second name that DeepSpeed takes
   std::int64_t min = 0;           ///< integers and numbers
+  std::int64_t max = std::numeric_limits<std::int64_t>::max();
   Stages stages = every_stage;
   Effect effect = Effect::used;
   std::string_view choices{};  ///< of a text, separated by '|'
+  bool any_case = false;       ///< the choices may be written in capitals
+  bool nullable = false;       ///< null is a value of its own, where the section is a pydantic model
   std::string_view note{};     ///< what the key does, or why it does nothing
 
   constexpr DsKey also(std::string_view name_too) const {
@@ -62,6 +67,21 @@ struct DsKey {
   constexpr DsKey at_least(std::int64_t value) const {
     DsKey key = *this;
     key.min = value;
+    return key;
+  }
+  constexpr DsKey at_most(std::int64_t value) const {
+    DsKey key = *this;
+    key.max = value;
+    return key;
+  }
+  constexpr DsKey or_null() const {
+    DsKey key = *this;
+    key.nullable = true;
+    return key;
+  }
+  constexpr DsKey in_any_case() const {
+    DsKey key = *this;
+    key.any_case = true;
     return key;
   }
   constexpr DsKey only(Stages when) const {
@@ -87,6 +107,11 @@ struct DsKey {
   constexpr DsKey old(std::string_view instead) const {
     DsKey key = says(instead);
     key.effect = Effect::deprecated;
+    return key;
+  }
+  constexpr DsKey gone(std::string_view what) const {
+    DsKey key = says(what);
+    key.effect = Effect::removed;
     return key;
   }
 };

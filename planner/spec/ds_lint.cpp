@@ -17,6 +17,9 @@ namespace {
 
 constexpr int unknown_limit = 20;  ///< unknown keys reported per section, so that a broken file stays readable
 
+/// Sections whose null DeepSpeed takes for their absence; that of another it asks for its keys, and fails.
+constexpr std::array<std::string_view, 3> sections_or_null = {"bf16", "aio", "expert_parallel"};
+
 constexpr std::array<std::string_view, 20> resolved_by_trainer = {
     "/train_batch_size",
     "/train_micro_batch_size_per_gpu",
@@ -60,6 +63,15 @@ void lint_unknown(const Node::Member& member, std::string_view section, UnknownK
   if (rule == UnknownKeys::not_judged || rule == UnknownKeys::passed_on) return;
   const std::string advice = advice_on(section, member.key);
   const std::string where = section.empty() ? "a ds_config" : std::string(section.substr(1));
+  if (rule == UnknownKeys::rejected && is_auto(member.value)) {
+    lint.ignored.insert(member.value->pointer());
+    report(
+        lint, Severity::warning, "ds.unknown", member.value->key_place(),
+        fmt::format("{} is no key of {}: DeepSpeed drops it because it is \"auto\", and would reject any other value",
+                    member.value->pointer(), where),
+        advice);
+    return;
+  }
   if (rule == UnknownKeys::rejected) {
     report(lint, Severity::error, "ds.unknown", member.value->key_place(),
            fmt::format("{} is no key of {}: DeepSpeed rejects the file (\"Extra inputs are not permitted\")",
@@ -108,7 +120,10 @@ void lint_choice(const Node& value, const DsKey& key, DsLint& lint) {
     choices.emplace_back(rest.substr(0, bar));
     rest.remove_prefix(std::min(bar + 1, rest.size()));
   }
-  if (std::find(choices.begin(), choices.end(), value.as_string()) != choices.end()) return;
+  const auto same = [&](const std::string& choice) {
+    return choice == value.as_string() || (key.any_case && in_lower_case(choice) == in_lower_case(value.as_string()));
+  };
+  if (std::any_of(choices.begin(), choices.end(), same)) return;
   std::string legal;
   for (const std::string& choice : choices) legal += (legal.empty() ? "" : ", ") + choice;
   report(lint, Severity::error, "ds.choice", value.place(),
@@ -116,23 +131,47 @@ void lint_choice(const Node& value, const DsKey& key, DsLint& lint) {
          "legal values: " + legal);
 }
 
+void report_type(const Node& value, const DsKey& key, DsLint& lint, std::string help = {}) {
+  report(lint, Severity::error, "ds.type", value.place(),
+         fmt::format("{} is {}, must be {}", value.pointer(), value.kind_in_words(), in_words(key.type)),
+         std::move(help));
+}
+
+/// DeepSpeed's dictionaries take null for the absence of a number or switch; its models and sections do not.
+void lint_null(const Node& value, const DsKey& key, bool pydantic, DsLint& lint) {
+  const bool section = key.type == KeyType::section && !key.nullable &&
+                       std::find(sections_or_null.begin(), sections_or_null.end(), key.name) == sections_or_null.end();
+  const bool refused =
+      (pydantic && !key.nullable) || section || pointer_of(key.section, key.name) == "/zero_optimization";
+  if (refused) report_type(value, key, lint, "leave the key out for its default");
+}
+
+/// "auto" where nobody resolves it.
+void lint_auto(const Node& value, const DsKey& key, bool pydantic, DsLint& lint) {
+  if (!pydantic && key.type == KeyType::section) return report_type(value, key, lint);
+  report(lint, Severity::note, "ds.auto", value.place(),
+         fmt::format("{}: nobody resolves \"auto\" here; {}", value.pointer(),
+                     pydantic ? "DeepSpeed drops it and takes its default" : "DeepSpeed gets the word itself"));
+  if (!pydantic) lint_choice(value, key, lint);
+}
+
 /// @returns whether the value can be used
 bool lint_value(const Node& value, const DsKey& key, UnknownKeys rule, DsLint& lint) {
   const bool pydantic = rule == UnknownKeys::rejected;
-  if (value.is_null()) return false;
+  if (key.effect == Effect::removed) return false;
+  if (value.is_null()) {
+    lint_null(value, key, pydantic, lint);
+    return false;
+  }
   if (is_auto(&value)) {
     if (trainer_resolves(pointer_of(key.section, key.name)) || key.default_json == "\"auto\"") return true;
-    report(lint, Severity::note, "ds.auto", value.place(),
-           fmt::format("{}: nobody resolves \"auto\" here; {}", value.pointer(),
-                       pydantic ? "DeepSpeed drops it and takes its default" : "DeepSpeed gets the word itself"));
+    lint_auto(value, key, pydantic, lint);
     return false;
   }
   if (!has_type(value, key, pydantic)) {
-    report(lint, Severity::error, "ds.type", value.place(),
-           fmt::format("{} is {}, must be {}", value.pointer(), value.kind_in_words(), in_words(key.type)),
-           value.kind() == Node::Kind::number && key.type == KeyType::integer
-               ? "5e8 is a whole number, 0.9 * hidden * hidden often is none: round it"
-               : "");
+    const bool fraction = value.kind() == Node::Kind::number && key.type == KeyType::integer;
+    report_type(value, key, lint,
+                fraction ? "5e8 is a whole number, 0.9 * hidden * hidden often is none: round it" : "");
     return false;
   }
   if ((key.type == KeyType::integer || key.type == KeyType::number || key.type == KeyType::boolean) &&
@@ -142,9 +181,11 @@ bool lint_value(const Node& value, const DsKey& key, UnknownKeys rule, DsLint& l
                        in_words(key.type)));
   if (key.type == KeyType::integer || key.type == KeyType::number) {
     const double number = *number_value(&value);
-    if (!(number >= static_cast<double>(key.min))) {
+    const bool low = !(number >= static_cast<double>(key.min));
+    if (low || number > static_cast<double>(key.max)) {
       report(lint, Severity::error, "ds.range", value.place(),
-             fmt::format("{} is {}, must be at least {}", value.pointer(), value.source().substr(0, 40), key.min));
+             fmt::format("{} is {}, must be at {} {}", value.pointer(), value.source().substr(0, 40),
+                         low ? "least" : "most", low ? key.min : key.max));
       return false;
     }
   }
@@ -152,9 +193,35 @@ bool lint_value(const Node& value, const DsKey& key, UnknownKeys rule, DsLint& l
   return true;
 }
 
+/// A switch that is on, a number that asks for something, a section that is enabled or has no such switch.
+bool asks_for_something(const Node& value) {
+  if (value.is_object()) {
+    const Node* enabled = value.find("enabled");
+    return enabled == nullptr ? !value.members().empty() : boolean_value(enabled).value_or(true);
+  }
+  if (value.is_number()) return value.as_double() > 0;
+  return !value.is_null() && boolean_value(&value).value_or(true);
+}
+
+/// 0.19.8 raises on the very name; what older versions did with it is computed by nothing here.
+void lint_removed(const Node& value, const DsKey& key, DsLint& lint) {
+  if (lint.measured)
+    return report(
+        lint, Severity::error, "ds.removed", value.key_place(),
+        fmt::format("{}: DeepSpeed 0.19.8 raises on this key, whatever its value: {}", value.pointer(), key.note),
+        "leave it out");
+  if (asks_for_something(value))
+    return report(lint, Severity::error, "plan.unsupported", value.key_place(),
+                  fmt::format("{} is not built, and DeepSpeed 0.19.8 has no more of it: {}", value.pointer(), key.note),
+                  "leave it out for an answer without it");
+  report(lint, Severity::warning, "ds.removed", value.key_place(),
+         fmt::format("{}: DeepSpeed 0.19.8 raises on this key, whatever its value", value.pointer()), "leave it out");
+}
+
 /// Deprecated, dead, a second name, or without effect at this stage.
 void lint_effect(const Node::Member& member, const DsKey& key, DsLint& lint) {
   const Node& value = *member.value;
+  if (key.effect == Effect::removed) return lint_removed(value, key, lint);
   const DsKey* section_key = key.section.empty() ? nullptr : find_key("", key.section.substr(1));
   const bool section_is_dead = section_key != nullptr && section_key->effect == Effect::unused;
   if (key.effect == Effect::unused) {

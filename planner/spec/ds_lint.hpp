@@ -15,6 +15,7 @@ struct DsLint {
   int stage;                       ///< of ZeRO, as it takes effect
   Diagnostics& diagnostics;        ///< codes "ds.…"
   std::set<std::string>& ignored;  ///< JSON pointers of the values that DeepSpeed never looks at
+  bool measured = true;            ///< the version asked for is that of the table, or newer
 };
 
 /// Judges the members of one section, and of the sections in it.

@@ -13,13 +13,13 @@ namespace {
 constexpr std::array<std::string_view, 6> true_words = {"1", "true", "t", "yes", "y", "on"};
 constexpr std::array<std::string_view, 6> false_words = {"0", "false", "f", "no", "n", "off"};
 
-std::string lower(std::string text) {
+}  // namespace
+
+std::string in_lower_case(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
 }
-
-}  // namespace
 
 bool is_auto(const Node* node) { return node != nullptr && node->is_string() && node->as_string() == "auto"; }
 
@@ -28,7 +28,7 @@ std::optional<bool> boolean_value(const Node* node) {
   if (node->kind() == Node::Kind::boolean) return node->as_bool();
   if (node->kind() == Node::Kind::integer && (node->as_int() == 0 || node->as_int() == 1)) return node->as_int() == 1;
   if (!node->is_string()) return std::nullopt;
-  const std::string word = lower(node->as_string());
+  const std::string word = in_lower_case(node->as_string());
   if (std::find(true_words.begin(), true_words.end(), word) != true_words.end()) return true;
   if (std::find(false_words.begin(), false_words.end(), word) != false_words.end()) return false;
   return std::nullopt;

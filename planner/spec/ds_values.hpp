@@ -18,6 +18,8 @@ std::optional<std::int64_t> integer_value(const Node* node);
 std::optional<double> number_value(const Node* node);
 std::optional<std::string> text_value(const Node* node);
 
+std::string in_lower_case(std::string text);
+
 /// True if the value has the type only after pydantic's conversion.
 bool is_converted(const Node& node, bool boolean_due);
 

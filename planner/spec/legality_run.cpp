@@ -350,14 +350,6 @@ constexpr Rule deepspeed[] = {
                ? "legal value: fp32"
                : fmt::format("legal values: {}, fp32", name_of(in.plan.compute_dtype())));
      }},
-    {"plan.zero.bucket", error, "deepspeed", "0.19", "accepted by the configuration, fails in the optimizer",
-     [](const RuleInput& in) {
-       return is_deepspeed(in) && in.plan.zero.stage > 0 && in.plan.zero.reduce_bucket_size == 0;
-     },
-     [](const RuleInput& in, Diagnostic& d) {
-       say(in, d, "/zero/reduce_bucket_size", "a bucket of 0 elements holds no gradient: DeepSpeed fails later",
-           "the default is 500,000,000 elements; at least the size of a large parameter is sensible");
-     }},
     {"plan.zero.allgather", error, "deepspeed", "0.19", "runtime/zero/stage_1_and_2.py: assertion",
      [](const RuleInput& in) {
        return is_deepspeed(in) && in.plan.zero.stage > 0 && in.plan.zero.stage < 3 &&

@@ -38,6 +38,8 @@ void read_zero(const Node& section, PlanDraft& draft);
 
 /// Keys of the section that the asked version of DeepSpeed did not have.
 void check_zero_version(const Node& section, PlanDraft& draft);
+/// True if DeepSpeed's key table is that of the version asked for.
+bool asks_for_measured_version(const Plan& plan);
 
 /// What adapters must state, wherever: in the file or by --set, in any order.
 void check_adapters(PlanDraft& draft);

@@ -85,6 +85,13 @@ void read_precision(const Node& root, PlanDraft& draft) {
       draft.unsupported(master->place(), fmt::format("{}: 16-bit master weights are not built yet", master->pointer()),
                         "leave it out for an answer with fp32 master weights");
   }
+  const Node* states = in(root, bf16_section, "bf16_optimizer_states");
+  if (boolean_value(states).value_or(false) &&
+      !boolean_value(in(root, bf16_section, "bf16_master_weights_and_grads")).value_or(false))
+    draft.report(
+        Severity::error, "ds.precision", states->place(),
+        fmt::format("{} requires bf16_master_weights_and_grads: DeepSpeed raises without it", states->pointer()),
+        "leave it out");
 }
 
 std::optional<DType> dtype_word(const std::string& word) {
@@ -111,7 +118,11 @@ void read_type(const Node* value, const char* pointer, DType& field, PlanDraft& 
 
 void read_types(const Node& root, PlanDraft& draft) {
   read_type(in(root, "data_types", "grad_accum_dtype"), "/gradient_dtype", draft.plan.gradient_dtype, draft);
-  read_type(root.find("communication_data_type"), "/communication_dtype", draft.plan.communication_dtype, draft);
+  const Node* communication = root.find("communication_data_type");
+  if (const auto type = dtype_word(in_lower_case(text_value(communication).value_or("")))) {
+    draft.plan.communication_dtype = *type;
+    draft.state("/communication_dtype", *communication);
+  }
   DType parameters = draft.plan.compute_dtype();
   const Node* stated = in(root, "data_types", "param_dtype");
   read_type(stated, "/param_dtype", parameters, draft);
@@ -137,9 +148,28 @@ void read_clipping(const Node& root, PlanDraft& draft) {
   draft.state("/gradient_clipping", *value);
 }
 
+/// AutoEP's other ways to multiply, combine and exchange, each with buffers of its own.
+void refuse_other_kernels(const Node& section, PlanDraft& draft) {
+  constexpr std::pair<const char*, const char*> words[] = {{"combine_impl", "fused_weighted_sum"},
+                                                           {"combine_impl", "legacy_bmm"},
+                                                           {"row_weighting_impl", "fused"},
+                                                           {"gate_up_impl", "fused"},
+                                                           {"comm_backend", "deepep"}};
+  const auto refuse = [&](const Node& value) {
+    draft.unsupported(value.place(), fmt::format("{} is {}: not built yet", value.pointer(), value.source()),
+                      "leave it out for an answer with AutoEP's default");
+  };
+  for (const auto& [key, other] : words)
+    if (const Node* value = section.find(key); text_value(value) == other) refuse(*value);
+  if (const Node* value = section.find("use_grouped_mm"); !boolean_value(value).value_or(true)) refuse(*value);
+}
+
 void read_expert_parallel(const Node& root, PlanDraft& draft) {
   const Node* section = root.find("expert_parallel");
   if (section == nullptr || !section->is_object()) return;
+  if (const Node* coefficient = section->find("load_balance_coeff"); coefficient != nullptr && !coefficient->is_null())
+    draft.report(Severity::error, "ds.range", coefficient->place(),
+                 fmt::format("{}: AutoEP raises on any value but null", coefficient->pointer()), "leave it out");
   if (!boolean_value(section->find("enabled")).value_or(false)) {
     for (const Node::Member& member : section->members())
       if (member.key != "enabled") draft.reading.ignored.insert(member.value->pointer());
@@ -159,15 +189,12 @@ void read_expert_parallel(const Node& root, PlanDraft& draft) {
   if (const Node* tensor = section->find("expert_tensor_parallel_size"); integer_value(tensor).value_or(1) > 1)
     draft.report(Severity::error, "ds.range", tensor->place(),
                  fmt::format("{} is {}: AutoEP takes only 1", tensor->pointer(), tensor->source()), "leave it out");
-  if (const Node* coefficient = section->find("load_balance_coeff"); coefficient != nullptr && !coefficient->is_null())
-    draft.report(Severity::error, "ds.range", coefficient->place(),
-                 fmt::format("{}: AutoEP raises on any value but null", coefficient->pointer()), "leave it out");
+  refuse_other_kernels(*section, draft);
 }
 
 /// Parts of DeepSpeed that change the step and that nothing computes yet.
 void refuse_unbuilt(const Node& root, PlanDraft& draft) {
-  constexpr std::array sections = {"amp",        "torch_autocast",   "hybrid_engine",       "progressive_layer_drop",
-                                   "elasticity", "sparse_attention", "curriculum_learning", "data_efficiency"};
+  constexpr std::array sections = {"torch_autocast", "hybrid_engine", "data_efficiency"};
   for (const char* name : sections) {
     const Node* section = root.find(name);
     const Node* on = section == nullptr ? nullptr : section->find("enabled");
@@ -295,7 +322,8 @@ void read_batch(const Node& root, PlanDraft& draft) {
 }
 
 void lint(const Node& root, PlanDraft& draft) {
-  DsLint lint{draft.plan.zero.stage, draft.reading.diagnostics, draft.reading.ignored};
+  DsLint lint{draft.plan.zero.stage, draft.reading.diagnostics, draft.reading.ignored,
+              asks_for_measured_version(draft.plan)};
   lint_section(root, "", lint);
   if (const Node* zero = root.find("zero_optimization"); zero != nullptr) check_zero_version(*zero, draft);
   const Node* timing = root.find("wall_clock_breakdown");

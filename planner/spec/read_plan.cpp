@@ -337,7 +337,8 @@ void read_run(Section& top) {
 
 /// Judges the keys of every section "zero" as DeepSpeed would.
 void lint_zero(PlanDraft& draft) {
-  DsLint lint{draft.plan.zero.stage, draft.reading.diagnostics, draft.reading.ignored};
+  DsLint lint{draft.plan.zero.stage, draft.reading.diagnostics, draft.reading.ignored,
+              asks_for_measured_version(draft.plan)};
   const auto lint_in = [&](const Document& document) {
     const Node* zero = document.root().find("zero");
     if (zero == nullptr || !zero->is_object()) return;

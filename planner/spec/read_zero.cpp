@@ -169,9 +169,6 @@ void refuse_unbuilt(const Node& section, PlanDraft& draft) {
     if (boolean_value(value).value_or(false)) refuse(*value, what);
   };
   more_than("zero_hpz_partition_size", 1, "the secondary partition of ZeRO++ (hpZ)");
-  more_than("mics_shard_size", 0, "MiCS");
-  more_than("stage3_partition_stream_chunk_size", 0, "streamed partitioning");
-  more_than("partition_stream_chunk_size", 0, "streamed partitioning");
   switched_on(section, "zero_quantized_weights", "ZeRO++ with quantized weights (qwZ)");
   switched_on(section, "zero_quantized_nontrainable_weights", "ZeRO++ with quantized frozen weights");
   switched_on(section, "zero_quantized_gradients", "ZeRO++ with quantized gradients (qgZ)");
@@ -219,8 +216,24 @@ void read_zero(const Node& section, PlanDraft& draft) {
     draft.report(Severity::error, "ds.removed", legacy->place(),
                  fmt::format("{}: DeepSpeed raises an exception, the old stage 1 is gone", legacy->pointer()),
                  "leave it out");
+  const Node* norm = section.find("compute_grad_norm");
+  if (!boolean_value(norm).value_or(true)) {
+    if (plan.zero.stage == 1 || plan.zero.stage == 2)
+      draft.unsupported(norm->place(),
+                        fmt::format("{} is off: a step without its norm is not built yet", norm->pointer()),
+                        "leave it out for an answer with the norm");
+    else
+      draft.report(Severity::error, "ds.stage", norm->place(),
+                   fmt::format("{} is off: DeepSpeed refuses it at stage {}", norm->pointer(), plan.zero.stage),
+                   "it is for stages 1 and 2 without gradient_clipping; leave it out");
+  }
   read_leaf_module(section, draft);
   refuse_unbuilt(section, draft);
+}
+
+bool asks_for_measured_version(const Plan& plan) {
+  const std::optional<EngineVersion> version = parse_version(plan.engine_version);
+  return plan.engine != Engine::deepspeed || !version || *version >= deepspeed_versions::measured;
 }
 
 void check_zero_version(const Node& section, PlanDraft& draft) {

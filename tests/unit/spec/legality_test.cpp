@@ -111,8 +111,6 @@ TEST(DeepSpeed, RefusesWhatItAsserts) {
               ElementsAre("plan.offload.ratio /zero/offload_optimizer/ratio"));
   EXPECT_THAT(codes(judge(R"({"zero": {"stage": 0, "offload_optimizer": {"device": "cpu"}}})")),
               ElementsAre("plan.offload.stage /zero/offload_optimizer/device"));
-  EXPECT_THAT(codes(judge(R"({"zero": {"stage": 1, "reduce_bucket_size": 0}})")),
-              ElementsAre("plan.zero.bucket /zero/reduce_bucket_size"));
   EXPECT_THAT(codes(judge(R"({"zero": {"stage": 1, "allgather_bucket_size": 3}})")),
               ElementsAre("plan.zero.allgather /zero/allgather_bucket_size"));
   EXPECT_THAT(codes(judge(R"({"zero": {"stage": 2}, "construction": "zero_init"})")),
