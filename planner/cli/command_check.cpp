@@ -54,6 +54,7 @@ void print_parameters(const ModelSpec& model) {
   table.row({"dense", format_count(counts.dense)});
   table.row({"expert", format_count(counts.expert)});
   print(fmt::format("\n{} ({})\n{}", model.name, model.family, table.text(2)));
+  for (const std::string& assumption : model.assumptions) print(fmt::format("  {}\n", assumption));
 }
 
 void print_report(const Inputs& inputs) {

@@ -133,6 +133,10 @@ std::optional<std::vector<std::int64_t>> ConfigReader::integers(std::string_view
   return objects_.front().integers(key, min, max);
 }
 
+std::optional<std::vector<std::string>> ConfigReader::strings(std::string_view key) {
+  return objects_.front().strings(key);
+}
+
 const Node* ConfigReader::array(std::string_view key) { return objects_.front().array(key); }
 
 void ConfigReader::error(const Place& place, std::string_view code, std::string message, std::string help) {

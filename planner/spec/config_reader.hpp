@@ -38,7 +38,10 @@ class ConfigReader {
   std::optional<std::vector<std::int64_t>> per_layer(const Keys& keys, std::int64_t layers, std::int64_t min,
                                                      std::int64_t max, std::string_view place = {});
   std::optional<std::vector<std::int64_t>> integers(std::string_view key, std::int64_t min, std::int64_t max);
+  std::optional<std::vector<std::string>> strings(std::string_view key);
   const Node* array(std::string_view key);
+  /// Values that nobody asked for.
+  std::vector<const Node*> unread() const { return objects_.front().unknown(); }
 
   void require(std::string_view key);
   const std::vector<std::string>& missing() const { return missing_; }

@@ -3,6 +3,9 @@
 
 #include <fmt/core.h>
 
+#include <optional>
+#include <string>
+
 #include "planner/spec/limits.hpp"
 
 namespace plimsoll {
@@ -19,6 +22,22 @@ std::vector<bool> listed_layers(ConfigReader& config, std::string_view key, std:
   return listed;
 }
 
+/// transformers 5 lists what the other keys say: "dense", or "sparse" or another kind of mixture.
+std::optional<std::vector<bool>> stated_layers(ConfigReader& config, std::int64_t layers) {
+  constexpr std::string_view key = "mlp_layer_types";
+  const auto kinds = config.strings(key);
+  if (!kinds || kinds->empty()) return std::nullopt;
+  if (static_cast<std::int64_t>(kinds->size()) != layers) {
+    config.error(
+        config.find({key})->place(), "length",
+        fmt::format("/{} has {} entries, must have one for each of the {} layers", key, kinds->size(), layers));
+    return std::nullopt;
+  }
+  std::vector<bool> is_moe;
+  for (const std::string& kind : *kinds) is_moe.push_back(kind != "dense");
+  return is_moe;
+}
+
 }  // namespace
 
 std::vector<bool> expert_layers(ConfigReader& config, const ModelFamily& family, std::int64_t layers,
@@ -31,6 +50,7 @@ std::vector<bool> expert_layers(ConfigReader& config, const ModelFamily& family,
   const std::int64_t every = config.integer({"moe_layer_freq"}, 1, most).value_or(1);
   const std::int64_t interleave = config.integer({"interleave_moe_layer_step"}, 1, most).value_or(1);
   const std::int64_t skipped = config.integer({"moe_layer_num_skipped"}, 0, most).value_or(0);
+  const auto stated = stated_layers(config, layers);
   const bool is_listed = rule == Rule::interleaved && config.has({"moe_layers"});
   const std::vector<bool> listed = listed_layers(config, is_listed ? "moe_layers" : "mlp_only_layers", layers);
   std::vector<bool> is_moe(static_cast<std::size_t>(layers), false);
@@ -45,7 +65,7 @@ std::vector<bool> expert_layers(ConfigReader& config, const ModelFamily& family,
       case Rule::interleaved: moe = is_listed ? listed[i] : (layer + 1) % interleave == 0; break;
       case Rule::after_skipped: moe = layer >= skipped; break;
     }
-    is_moe[i] = moe && experts[i] > 0;
+    is_moe[i] = (stated ? (*stated)[i] : moe) && experts[i] > 0;
   }
   return is_moe;
 }

@@ -158,6 +158,7 @@ ModelFamily glm4_moe() {
   family.latent_attention = false;
   family.qkv_bias = Bias::by_key;
   family.qk_norm = QkNorm::per_head_by_key;
+  family.rotary_share = 0.5;
   return family;
 }
 

@@ -41,6 +41,7 @@ struct ModelFamily {
   Bias output_bias = Bias::never;
   bool attention_bias_default = false;
   QkNorm qk_norm = QkNorm::none;
+  double rotary_share = 1;  ///< of a head, where partial_rotary_factor is not stated
   bool latent_attention = false;
   bool indexer = false;
   bool lightning_attention = false;

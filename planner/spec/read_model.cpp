@@ -7,41 +7,19 @@
 #include <algorithm>
 #include <optional>
 
+#include "planner/base/check.hpp"
 #include "planner/base/format.hpp"
 #include "planner/spec/config_reader.hpp"
 #include "planner/spec/layer_pattern.hpp"
 #include "planner/spec/limits.hpp"
 #include "planner/spec/model_parameters.hpp"
 #include "planner/spec/read_numerics.hpp"
+#include "planner/spec/unknown_family.hpp"
 
 namespace plimsoll {
 namespace {
 
 using limits::width;
-
-/// What a config of no known family is read as: Llama's layers, with experts and latent attention if its keys say so.
-ModelFamily generic_family(const Node& config) {
-  ModelFamily family = *find_family(config.find("kv_lora_rank") != nullptr ? "deepseek_v3" : "llama");
-  family.type = "";
-  family.tied_by_default = true;  // PretrainedConfig's own default
-  family.score_correction = ModelFamily::ScoreCorrection::never;
-  family.moe_layers = ModelFamily::MoeLayers::none;
-  for (const std::string_view key : {"num_local_experts", "num_experts", "n_routed_experts"}) {
-    const Node* experts = config.find(key);
-    if (experts == nullptr || experts->is_null()) continue;
-    family.moe_layers = ModelFamily::MoeLayers::after_first;
-    family.first_dense_default = 0;
-    family.experts = {key};
-    family.top_k = {"num_experts_per_tok", "moe_topk"};
-    family.expert_width = {"moe_intermediate_size"};
-    family.expert_width_otherwise = {"intermediate_size"};
-    if (config.find("n_shared_experts") != nullptr) {
-      family.shared = ModelFamily::Shared::count_of_expert;
-      family.shared_size = {"n_shared_experts"};
-    }
-  }
-  return family;
-}
 
 class ModelReader {
  public:
@@ -66,6 +44,11 @@ class ModelReader {
     const AttentionSpec attention = family_.latent_attention ? read_latent() : read_grouped_query();
     read_moe();
     spec_.numerics = read_numerics(*config_, spec_);
+    if (config_->boolean("is_encoder_decoder", false))
+      config_->error(config_->find({"is_encoder_decoder"})->place(), "unsupported",
+                     "/is_encoder_decoder is true: only decoders are read");
+    read_prediction_layers();
+    if (family_.type.empty()) report_unread();
     report_missing();
     if (has_errors(diagnostics_)) return diagnostics_;
     lay_out(attention);
@@ -95,7 +78,7 @@ class ModelReader {
       family_ = *known;
       return;
     }
-    family_ = generic_family(config);
+    family_ = family_of_unknown(config);
     Diagnostic diagnostic;
     diagnostic.severity = Severity::warning;
     diagnostic.code = "model.family";
@@ -166,11 +149,14 @@ class ModelReader {
     return spec_.hidden / heads_;
   }
 
-  /// The part of a head that a partial rotary embedding turns (GLM-4.5).
+  /// The part of a head that a partial rotary embedding turns (GLM-4.5); transformers 5 writes it into rope_parameters.
   std::int64_t rotary_dim(std::int64_t head_dim) {
-    const Node* share = config_->find({"partial_rotary_factor"});
-    if (share == nullptr || !share->is_number() || share->as_double() <= 0 || share->as_double() >= 1) return 0;
-    return static_cast<std::int64_t>(static_cast<double>(head_dim) * share->as_double());
+    const Node* rope = config_->find({"rope_parameters", "rope_scaling"});
+    const Node* node = config_->find({"partial_rotary_factor"});
+    if (node == nullptr && rope != nullptr) node = rope->find("partial_rotary_factor");
+    const double share = node != nullptr && node->is_number() ? node->as_double() : family_.rotary_share;
+    if (share <= 0 || share >= 1) return 0;
+    return static_cast<std::int64_t>(static_cast<double>(head_dim) * share);
   }
 
   AttentionSpec::QkNorm qk_norm() {
@@ -331,6 +317,35 @@ class ModelReader {
     if (total <= limits::parameters) return;
     config_->error(config_->root_place(), "range",
                    fmt::format("the model has more than {} parameters", format_count(limits::parameters)));
+  }
+
+  /// Of a family that is not known: what its reading as Llama's layers leaves out.
+  void report_unread() {
+    const UnreadKeys unread = unread_dimensions(config_->unread());
+    if (!unread.experts.empty())
+      config_->error(
+          unread.experts.front()->key_place(), "experts",
+          fmt::format("experts of a family that is not known, under keys that are not read: {}",
+                      pointers_of(unread.experts)),
+          "state them as num_experts, num_experts_per_tok, moe_intermediate_size, n_shared_experts or "
+          "shared_expert_intermediate_size, and the layers that hold them as mlp_layer_types "
+          "[\"dense\", \"sparse\", ...], first_k_dense_replace or decoder_sparse_step; leave out the others");
+    if (unread.layers.empty()) return;
+    const auto warning = std::find_if(diagnostics_.begin(), diagnostics_.end(),
+                                      [](const Diagnostic& d) { return d.code == "model.family"; });
+    CHECK(warning != diagnostics_.end(), "an unknown family was told");
+    warning->message += "; not read: " + pointers_of(unread.layers);
+    spec_.assumptions.emplace_back("keys of the model that are not read: " + pointers_of(unread.layers));
+  }
+
+  /// Multi-token-prediction layers of a checkpoint, which transformers leaves out of the model that trains.
+  void read_prediction_layers() {
+    const auto layers =
+        config_->integer({"num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules"}, 0, limits::layers);
+    if (layers.value_or(0) > 0)
+      spec_.assumptions.emplace_back(fmt::format(
+          "multi-token-prediction layers of the checkpoint ({}) are not counted: transformers trains without",
+          *layers));
   }
 
   void report_missing() {

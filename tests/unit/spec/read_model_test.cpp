@@ -104,6 +104,42 @@ TEST(ReadModel, FollowsThePatternOfDenseAndExpertLayers) {
   EXPECT_EQ(pattern(read("{" + base + R"("model_type": "qwen3_moe", "num_experts": 0})")), "dddddd");
 }
 
+TEST(ReadModel, TakesThePatternThatTransformersFiveLists) {
+  const std::string base =
+      R"({"model_type": "glm_moe_dsa", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "vocab_size": 100, "intermediate_size": 128, "moe_intermediate_size": 32, "num_experts_per_tok": 2,
+    "n_routed_experts": 4, "n_shared_experts": 1, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8, "v_head_dim": 16, "index_n_heads": 2, "index_head_dim": 8, )";
+  const auto model = read(base + R"("mlp_layer_types": ["dense", "sparse", "dense"]})");
+  ASSERT_TRUE(model) << format(model.diagnostics());
+  EXPECT_FALSE(model->layers[0].moe);
+  EXPECT_TRUE(model->layers[1].moe);
+  EXPECT_FALSE(model->layers[2].moe);
+  EXPECT_THAT(errors(base + R"("mlp_layer_types": ["dense"]})"), HasSubstr("error[model.length]: /mlp_layer_types"));
+}
+
+TEST(ReadModel, TakesThePartOfAHeadThatTurnsFromWhereverItIsStated) {
+  const std::string base =
+      R"({"model_type": "glm4_moe", "intermediate_size": 128, "moe_intermediate_size": 32, "num_experts_per_tok": 2,
+    "n_routed_experts": 4, "n_shared_experts": 1, )" +
+      small;
+  const auto turned = [&](const std::string& more) {
+    const auto model = read(base + more + "}");
+    EXPECT_TRUE(model) << format(model.diagnostics());
+    return model->layers[0].attention.rotary_dim;
+  };
+  EXPECT_EQ(turned(R"(, "partial_rotary_factor": 0.25)"), 4);
+  EXPECT_EQ(turned(R"(, "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25})"), 4);
+  EXPECT_EQ(turned(""), 8);  // the class's default is half a head
+}
+
+TEST(ReadModel, SaysThatPredictionLayersAreNotCounted) {
+  const auto model =
+      read(R"({"model_type": "llama", "intermediate_size": 128, "num_nextn_predict_layers": 1, )" + small + "}");
+  ASSERT_TRUE(model);
+  EXPECT_THAT(model->assumptions, ElementsAre(HasSubstr("multi-token-prediction layers of the checkpoint (1)")));
+}
+
 TEST(ReadModel, ReadsOnePerLayerWhereAFamilyListsThem) {
   const std::string base =
       R"({"model_type": "hunyuan", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -151,6 +187,39 @@ TEST(ReadModel, ReadsTheExpertsOfAnUnknownFamily) {
   ASSERT_TRUE(model) << format(model.diagnostics());
   EXPECT_EQ(model->layers[0].moe->expert_intermediate, 32);
   EXPECT_THAT(format(model.diagnostics()), HasSubstr("warning[model.family]"));
+}
+
+TEST(ReadModel, RefusesExpertsOfAnUnknownFamilyThatItWouldLeaveOut) {
+  EXPECT_THAT(
+      errors(R"({"model_type": "new_moe", "intermediate_size": 128, "moe_num_specialists": 64, "moe_choose": 6, )" +
+             small + "}"),
+      HasSubstr("error[model.experts]: experts of a family that is not known, under keys that are not read: "
+                "/moe_num_specialists, /moe_choose"));
+  EXPECT_THAT(errors(R"({"model_type": "new_moe", "intermediate_size": 128, "num_experts": 4, "num_experts_per_tok": 2,
+                         "expert_layer_period": 2, "router_aux_loss_coef": 0.1, )" +
+                     small + "}"),
+              HasSubstr("not read: /expert_layer_period\n"));
+  EXPECT_THAT(errors(R"({"model_type": "t9", "is_encoder_decoder": true, "intermediate_size": 128, )" + small + "}"),
+              HasSubstr("error[model.unsupported]: /is_encoder_decoder is true"));
+}
+
+TEST(ReadModel, TellsWhatItDoesNotReadOfAnUnknownFamily) {
+  const auto model = read(R"({"model_type": "hybrid", "intermediate_size": 128, "mamba_d_state": 16, "bos_token_id": 1,
+    "layer_types": ["linear_attention"], "max_window_layers": 28, "use_cache": true, )" +
+                          small + "}");
+  ASSERT_TRUE(model) << format(model.diagnostics());
+  EXPECT_THAT(format(model.diagnostics()), HasSubstr("Llama's layers; not read: /mamba_d_state, /layer_types\n"));
+  EXPECT_THAT(model->assumptions, testing::Contains(HasSubstr("/mamba_d_state")));
+}
+
+TEST(ReadModel, ReadsASharedExpertAndStepsOfAnUnknownFamily) {
+  const auto model = read(R"({"model_type": "new_moe", "intermediate_size": 128, "num_experts": 4,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48,
+    "decoder_sparse_step": 2, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100})");
+  ASSERT_TRUE(model) << format(model.diagnostics());
+  EXPECT_FALSE(model->layers[0].moe);
+  EXPECT_EQ(model->layers[1].moe->shared_intermediate, 48);
+  EXPECT_TRUE(model->layers[1].moe->shared_gate);
 }
 
 TEST(ReadModel, NamesEverythingThatIsMissing) {
