@@ -23,17 +23,6 @@ namespace {
 
 constexpr int bar_cells = 40;
 
-/// A change to more GPUs than the cluster has is one of the cluster, too: a preset of one node not full is filled, else there
-/// are more nodes of it.
-void print_larger_cluster(const Inputs& inputs, const Remedy& remedy) {
-  const Result<Scenario> changed = inputs.with(remedy.sets);
-  if (!changed || changed->plan.world_size <= inputs.cluster()->world()) return;
-  const ClusterSpec& cluster = changed->cluster;
-  const bool same_nodes = cluster.devices_per_node == inputs.cluster()->devices_per_node;
-  print(fmt::format("That takes a cluster of {}: {}\n", counted(changed->plan.world_size, "GPU"),
-                    same_nodes ? fmt::format("--nodes {}", cluster.nodes) : fmt::format("--cluster {}", cluster.name)));
-}
-
 void print_verdict(const Inputs& inputs, const Evaluation& evaluation, const SmallestChange& change) {
   const Ledger& ledger = evaluation.ledger;
   if (ledger.breaks_on_host) {
@@ -45,18 +34,7 @@ void print_verdict(const Inputs& inputs, const Evaluation& evaluation, const Sma
   print(fmt::format("{}\n", scenario_in_words(evaluation.scenario)));
   if (ledger.verdict == Verdict::fits) return;
   print(fmt::format("{}\n", break_in_words(ledger)));
-  const std::optional<Remedy>& remedy = change.found;
-  if (!remedy) {
-    print(no_remedy_in_words(ledger, change.all_tried) + "\n");
-    return;
-  }
-  std::string sets;
-  for (const std::string& set : remedy->sets) sets += " --set " + set;
-  print(fmt::format("Smallest change with which it {}:{} (margin {} GiB)\n",
-                    remedy->verdict == Verdict::fits ? "fits" : "is tight", paint(sets, Colour::bold),
-                    gibibytes(remedy->margin)));
-  print_larger_cluster(inputs, *remedy);
-  if (!change.all_tried) print(not_all_tried_in_words() + "\n");
+  print(change_in_words(inputs, ledger, change));
 }
 
 Colour colour_of_row(const LedgerRow& row, const Ledger& ledger) {

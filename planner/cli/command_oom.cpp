@@ -75,12 +75,6 @@ Diagnostics judged(const Diagnostics& diagnostics) {
   return all;
 }
 
-std::string sets_in_words(const std::vector<std::string>& sets) {
-  std::string text;
-  for (const std::string& set : sets) text += fmt::format("{}--set {}", text.empty() ? "" : " ", set);
-  return text;
-}
-
 void print_message(const OomMessage& message) {
   std::string parts;
   const auto part = [&](const char* name, const std::optional<PrintedSize>& size) {
@@ -134,16 +128,15 @@ int decode_message(const OomOptions& options) {
   if (!sizes) return refuse(sizes.diagnostics(), json);
   print_diagnostics(diagnostics);
   std::optional<Evaluation> evaluation;
-  std::optional<Remedy> change;
+  std::optional<SmallestChange> change;
   if (inputs.model() && inputs.cluster() && !has_errors(inputs.diagnostics())) {
     evaluation = evaluate(inputs.scenario(), inputs.rank(), false);
-    if (evaluation->ledger.verdict != Verdict::fits) change = smallest_change(inputs, *evaluation).found;
+    if (evaluation->ledger.verdict != Verdict::fits) change = smallest_change(inputs, *evaluation);
   }
   const std::vector<OomCandidate> candidates =
       decode(*message, *sizes, evaluation ? &evaluation->rank_program() : nullptr);
-  const std::vector<std::string> sets = change ? change->sets : std::vector<std::string>();
   if (json) {
-    print(oom_json(*message, candidates, sets));
+    print(oom_json(*message, candidates, change));
     return exit_code::ok;
   }
   print_message(*message);
@@ -153,9 +146,7 @@ int decode_message(const OomOptions& options) {
     print(fmt::format("\nThe ledger: {}, {} of {} on the device\n", name_of(ledger.verdict),
                       format(ledger.job_device_peak.value), format(ledger.capacity)));
   }
-  if (change)
-    print(fmt::format("Smallest change with which it {}: {}\n", change->verdict == Verdict::fits ? "fits" : "is tight",
-                      paint(sets_in_words(sets), Colour::bold)));
+  if (change) print(change_in_words(inputs, evaluation->ledger, *change));
   return exit_code::ok;
 }
 

@@ -16,7 +16,7 @@ Json bytes_of(const std::optional<PrintedSize>& size) {
 }  // namespace
 
 std::string oom_json(const OomMessage& message, const std::vector<OomCandidate>& candidates,
-                     const std::vector<std::string>& change) {
+                     const std::optional<SmallestChange>& change) {
   Json json = {
       {"requested", message.requested.text},          {"requested_bytes", bytes_of(message.requested)},
       {"capacity_bytes", bytes_of(message.capacity)}, {"allocated_bytes", bytes_of(message.allocated)},
@@ -32,7 +32,8 @@ std::string oom_json(const OomMessage& message, const std::vector<OomCandidate>&
                                   {"assumed", candidate.assumed},
                                   {"in_program", candidate.in_program}});
   }
-  json["smallest_change"] = change.empty() ? Json() : Json{{"set", json_of_sets<Json>(change)}};
+  json["smallest_change"] = json_of_change<Json>(change ? change->found : std::nullopt);
+  if (change) json["all_changes_tried"] = change->all_tried;
   return json_text<Json>(json);
 }
 

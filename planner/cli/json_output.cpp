@@ -138,9 +138,7 @@ std::string ledger_json(const Evaluation& evaluation, const SmallestChange& chan
     json["breaks"] = {{"resource", ledger.breaks_on_host ? "host" : "gpu"},
                       {"phase", ledger.breaks_phase},
                       {"tensor", ledger.breaks_tensor}};
-    json["smallest_change"] = change.found ? Json{{"set", json_of_sets<Json>(change.found->sets)},
-                                                  {"verdict", name_of(change.found->verdict)}}
-                                           : Json();
+    json["smallest_change"] = json_of_change<Json>(change.found);
     json["all_changes_tried"] = change.all_tried;
   }
   json["gpu"] = gpu_json(evaluation);

@@ -2,8 +2,11 @@
 // they include the JSON library themselves, so that no header has to.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "planner/cli/remedy.hpp"
 
 namespace plimsoll {
 
@@ -29,6 +32,13 @@ Json json_of_sets(const std::vector<std::string>& sets) {
     json[set.substr(0, equals)] = json_value<Json>(set.substr(equals + 1));
   }
   return json;
+}
+
+/// {"set": {...}, "verdict": "fits"}, or null.
+template <class Json>
+Json json_of_change(const std::optional<Remedy>& change) {
+  if (!change) return Json();
+  return {{"set", json_of_sets<Json>(change->sets)}, {"verdict", name_of(change->verdict)}};
 }
 
 }  // namespace plimsoll

@@ -8,11 +8,13 @@
 // takes no bucket, a gather no activation, and a forward nothing that only backward allocates.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "planner/cli/oom_message.hpp"
 #include "planner/cli/oom_sizes.hpp"
+#include "planner/cli/remedy.hpp"
 #include "planner/step/program.hpp"
 
 namespace plimsoll {
@@ -33,8 +35,8 @@ struct OomCandidate {
 std::vector<OomCandidate> decode(const OomMessage& message, const KnownSizes& sizes, const RankProgram* program);
 
 /// {"requested": "...", ..., "candidates": [...], "smallest_change": {...} or null}
-/// @param change of the ledger's own: what --set takes; empty: none was asked for
+/// @param change of the ledger's own; nothing: there is no ledger, or it fits
 std::string oom_json(const OomMessage& message, const std::vector<OomCandidate>& candidates,
-                     const std::vector<std::string>& change);
+                     const std::optional<SmallestChange>& change);
 
 }  // namespace plimsoll

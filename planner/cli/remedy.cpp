@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "planner/base/format.hpp"
+#include "planner/cli/in_words.hpp"
 #include "planner/cli/terminal.hpp"
 #include "planner/spec/limits.hpp"
 #include "planner/spec/padded_shards.hpp"
@@ -250,9 +252,24 @@ SmallestChange smallest_change(const Inputs& inputs, const Evaluation& evaluatio
   return search.best();
 }
 
+namespace {
+
 std::string not_all_tried_in_words() {
   return fmt::format("Not every change could be tried in {} s.", longest_change_search.count());
 }
+
+/// A change to more GPUs than the cluster has is one of the cluster, too: a preset of one node not full is filled, else there
+/// are more nodes of it.
+std::string larger_cluster_in_words(const Inputs& inputs, const Remedy& remedy) {
+  const Result<Scenario> changed = inputs.with(remedy.sets);
+  if (!changed || changed->plan.world_size <= inputs.cluster()->world()) return "";
+  const ClusterSpec& cluster = changed->cluster;
+  const bool same_nodes = cluster.devices_per_node == inputs.cluster()->devices_per_node;
+  return fmt::format("That takes a cluster of {}: {}\n", counted(changed->plan.world_size, "GPU"),
+                     same_nodes ? fmt::format("--nodes {}", cluster.nodes) : fmt::format("--cluster {}", cluster.name));
+}
+
+}  // namespace
 
 std::string no_remedy_in_words(const Ledger& ledger, bool all_tried) {
   if (!all_tried) return "Nothing that was tried makes it fit. " + not_all_tried_in_words();
@@ -262,6 +279,17 @@ std::string no_remedy_in_words(const Ledger& ledger, bool all_tried) {
                    "Nothing that was tried makes it fit: smaller micro-batches, recompute, higher stages, ep, "
                    "hybrid sharding and offload, up to {} of them together, nor more GPUs.",
                    most_keys);
+}
+
+std::string change_in_words(const Inputs& inputs, const Ledger& ledger, const SmallestChange& change) {
+  const std::optional<Remedy>& remedy = change.found;
+  if (!remedy) return no_remedy_in_words(ledger, change.all_tried) + "\n";
+  std::string sets;
+  for (const std::string& set : remedy->sets) sets += " --set " + set;
+  const std::string text = fmt::format("Smallest change with which it {}:{} (margin {} GiB)\n",
+                                       remedy->verdict == Verdict::fits ? "fits" : "is tight",
+                                       paint(sets, Colour::bold), gibibytes(remedy->margin));
+  return text + larger_cluster_in_words(inputs, *remedy) + (change.all_tried ? "" : not_all_tried_in_words() + "\n");
 }
 
 }  // namespace plimsoll

@@ -37,7 +37,8 @@ SmallestChange smallest_change(const Inputs& inputs, const Evaluation& evaluatio
 
 /// What was tried, where nothing of it is enough.
 std::string no_remedy_in_words(const Ledger& ledger, bool all_tried);
-/// The like beside one that is tight.
-std::string not_all_tried_in_words();
+
+/// Lines for a terminal: what to set and how much room is then, on which cluster; where nothing is enough, what was tried.
+std::string change_in_words(const Inputs& inputs, const Ledger& ledger, const SmallestChange& change);
 
 }  // namespace plimsoll

@@ -91,6 +91,21 @@ TEST(Remedy, says_where_the_time_was_up) {
   EXPECT_FALSE(nlohmann::json::parse(ledger_json(evaluation, change))["all_changes_tried"].get<bool>());
 }
 
+TEST(Remedy, is_told_beside_a_message_as_by_the_ledger) {
+  const std::vector<std::string> scenario{"--model", "llama-3.1-8b",    "--cluster", "1xh100",
+                                          "--set",   "engine=plimsoll", "--set",     "micro_batch=4"};
+  std::vector<std::string> ledger{"ledger"}, oom{"oom", "Tried to allocate 2.00 GiB."};
+  ledger.insert(ledger.end(), scenario.begin(), scenario.end());
+  oom.insert(oom.end(), scenario.begin(), scenario.end());
+  const json told = run_json(oom), asked = run_json(ledger);
+  EXPECT_TRUE(asked["smallest_change"].is_object());
+  EXPECT_EQ(told["smallest_change"], asked["smallest_change"]);
+  EXPECT_EQ(told["all_changes_tried"], asked["all_changes_tried"]);
+  const std::string text = test::run(oom).out;
+  EXPECT_THAT(text, testing::AllOf(testing::HasSubstr("Smallest change with which it fits: --set world_size="),
+                                   testing::HasSubstr("That takes a cluster of ")));
+}
+
 TEST(Remedy, keeps_no_batch_that_the_trainer_makes_the_product) {
   const test::TemporaryFile config{R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 16,
     "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}})"};
