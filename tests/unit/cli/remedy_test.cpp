@@ -102,7 +102,7 @@ TEST(Remedy, is_told_beside_a_message_as_by_the_ledger) {
   EXPECT_EQ(told["smallest_change"], asked["smallest_change"]);
   EXPECT_EQ(told["all_changes_tried"], asked["all_changes_tried"]);
   const std::string text = test::run(oom).out;
-  EXPECT_THAT(text, testing::AllOf(testing::HasSubstr("Smallest change with which it fits: --set world_size="),
+  EXPECT_THAT(text, testing::AllOf(testing::HasSubstr("Smallest change with which it fits: --set micro_batch=1 "),
                                    testing::HasSubstr("That takes a cluster of ")));
 }
 
