@@ -20,7 +20,7 @@ constexpr int unknown_limit = 20;  ///< unknown keys reported per section, so th
 /// Sections whose null DeepSpeed takes for their absence; that of another it asks for its keys, and fails.
 constexpr std::array<std::string_view, 3> sections_or_null = {"bf16", "aio", "expert_parallel"};
 
-constexpr std::array<std::string_view, 20> resolved_by_trainer = {
+constexpr std::array<std::string_view, 17> resolved_by_trainer = {
     "/train_batch_size",
     "/train_micro_batch_size_per_gpu",
     "/gradient_accumulation_steps",
@@ -35,12 +35,9 @@ constexpr std::array<std::string_view, 20> resolved_by_trainer = {
     "/scheduler/params/warmup_max_lr",
     "/scheduler/params/warmup_num_steps",
     "/scheduler/params/total_num_steps",
-    "/scheduler/params/last_batch_iteration",
     "/zero_optimization/reduce_bucket_size",
     "/zero_optimization/stage3_prefetch_bucket_size",
-    "/zero_optimization/prefetch_bucket_size",
     "/zero_optimization/stage3_param_persistence_threshold",
-    "/zero_optimization/param_persistence_threshold",
 };
 
 void report(DsLint& lint, Severity severity, const char* code, Place place, std::string message,
@@ -164,7 +161,7 @@ bool lint_value(const Node& value, const DsKey& key, UnknownKeys rule, DsLint& l
     return false;
   }
   if (is_auto(&value)) {
-    if (trainer_resolves(pointer_of(key.section, key.name)) || key.default_json == "\"auto\"") return true;
+    if (trainer_resolves(pointer_of(key.section, value.key())) || key.default_json == "\"auto\"") return true;
     lint_auto(value, key, pydantic, lint);
     return false;
   }

@@ -170,7 +170,7 @@ ModelFamily hunyuan(std::string_view type) {
   family.k_norm = "key_layernorm";
   family.moe_layers = MoeLayers::after_skipped;
   family.experts = plain_experts;
-  family.top_k = {"moe_topk"};
+  family.top_k = {"moe_topk", "num_experts_per_tok"};
   family.expert_width = {"moe_intermediate_size"};
   family.expert_width_otherwise = {"intermediate_size"};
   family.shared = Shared::count_of_mlp;

@@ -95,7 +95,11 @@ void resolve_auto(const Node& value, const IntegerKey& key, PlanDraft& draft) {
 void read_integer(const Node& section, const IntegerKey& key, PlanDraft& draft) {
   const Node* value = by_either_name(section, key.name, key.alias);
   if (value == nullptr) return;
-  if (is_auto(value)) return resolve_auto(*value, key, draft);
+  if (is_auto(value)) {
+    // The Trainer looks under the first name only; under the other DeepSpeed drops the word and takes its default.
+    if (value->key() == key.name) resolve_auto(*value, key, draft);
+    return;
+  }
   const std::optional<std::int64_t> number = integer_value(value);
   if (!number || *number < 0) return;
   // Large values mean "no limit"; sums with them must not leave int64.  The model threshold is only compared with.

@@ -103,6 +103,17 @@ TEST(Auto, ResolvesAsTheTrainerDoesWithTheModelsWidth) {
   EXPECT_EQ(plan.precision, Precision::bf16);
 }
 
+TEST(Auto, UnderASecondNameIsNotTheTrainersAndMeansDeepSpeedsDefault) {
+  const auto model = load_model("llama-3.1-8b");
+  ASSERT_TRUE(model);
+  const std::string text = R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization":
+    {"stage": 3, "prefetch_bucket_size": "auto", "param_persistence_threshold": "auto"}})";
+  const Plan plan = plan_of(text, {"world_size=8"}, &*model);
+  EXPECT_EQ(plan.zero.stage3_prefetch_bucket_size, 50'000'000);
+  EXPECT_EQ(plan.zero.stage3_param_persistence_threshold, 100'000);
+  EXPECT_THAT(found(text, Severity::note), Contains("ds.auto /zero_optimization/prefetch_bucket_size"));
+}
+
 TEST(Auto, IsANoteEachTime) {
   const auto notes = found(automatic, Severity::note);
   EXPECT_EQ(std::count_if(notes.begin(), notes.end(), [](const auto& note) { return note.rfind("ds.auto", 0) == 0; }),
