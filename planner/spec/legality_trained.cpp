@@ -34,12 +34,18 @@ constexpr Rule rules[] = {
            "trainable \"all\", or engine ddp, fsdp2 or deepspeed");
      }},
     {"plan.unsupported", error, "any", "any", "nothing computes it yet",
-     [](const RuleInput& in) { return in.plan.lora && (in.plan.compile || engines_own_experts(in)); },
+     [](const RuleInput& in) { return in.plan.compile && trains_in_part(in.plan); },
      [](const RuleInput& in, Diagnostic& d) {
        say(in, d, "/trainable",
-           fmt::format("LoRA {} is not built yet",
-                       in.plan.compile ? "with compiled layers" : "beside DeepSpeed's own experts"),
-           in.plan.compile ? "compile false" : "moe.implementation grouped or loop");
+           fmt::format("{} with compiled layers is not built yet",
+                       in.plan.lora ? "LoRA" : "training a part of a model"),
+           "compile false");
+     }},
+    {"plan.unsupported", error, "any", "any", "nothing computes it yet",
+     [](const RuleInput& in) { return in.plan.lora && engines_own_experts(in); },
+     [](const RuleInput& in, Diagnostic& d) {
+       say(in, d, "/trainable", "LoRA beside DeepSpeed's own experts is not built yet",
+           "moe.implementation grouped or loop");
      }},
     {"plan.unsupported", error, "any", "any", "nothing computes it yet",
      [](const RuleInput& in) { return engines_own_experts(in) && !in.plan.trainable_patterns.empty(); },

@@ -140,6 +140,7 @@ TEST(Unbuilt, IsRefusedByName) {
   for (const char* plan :
        {R"({"zero": {"stage": 3}, "offload": {"parameters": "nvme"}})",
         R"({"engine": "fsdp2", "compile": true, "trainable": {"lora": {"rank": 8}}})",
+        R"({"engine": "fsdp2", "compile": true, "trainable": ["layers.0."]})",
         R"({"zero": {"stage": 3}, "compile": true, "attention": "eager"})",
         R"({"engine": "plimsoll", "compile": true})",
         R"({"zero": {"stage": 2}, "compile": true, "moe": {"implementation": "native", "num_experts": 4}})",
