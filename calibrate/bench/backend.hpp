@@ -32,7 +32,7 @@ class Work {
   virtual std::vector<double> run(int count) = 0;
   /// What else was found: slowdowns of a pair, bytes.
   virtual std::map<std::string, double> figures() const { return {}; }
-  /// Its time says nothing (fixed bytes): run() is called once.
+  /// One run is all there is to measure, its warm-up and repetitions within: run(1) is called once, and may return many times.
   virtual bool once() const { return false; }
 };
 

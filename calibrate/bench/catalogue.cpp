@@ -19,6 +19,11 @@ class Grid {
   void add(int value, std::string kind, Labels labels, Sizes sizes, bool shared = false) {
     cases_.push_back({{std::move(kind), std::move(labels), std::move(sizes)}, value, shared});
   }
+  /// A point that is measured that many times, with others between.
+  void add_in_rounds(std::int64_t rounds, int value, const std::string& kind, const Labels& labels, Sizes sizes,
+                     bool shared = false) {
+    for (sizes["round"] = 1; sizes["round"] <= rounds; ++sizes["round"]) add(value, kind, labels, sizes, shared);
+  }
   std::vector<Case> take() { return std::move(cases_); }
 
  private:
@@ -138,19 +143,30 @@ void kernels(Grid& grid, std::int64_t least, std::int64_t most) {
   }
 }
 
+/// From a page on, doubled.
+std::vector<std::int64_t> copied_sizes(std::int64_t most) {
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t bytes = 1 << 12; bytes <= most; bytes *= 2) sizes.push_back(bytes);
+  return sizes;
+}
+
+/// Pageable copies are as fast as the processor at that moment; moments are longer than what a point takes.  So each size comes
+/// again and again, all of them beside each other: a slow moment is one of many for every size.
 void copies(Grid& grid, int world) {
+  constexpr std::int64_t rounds = 9;  // of 0.8 s a direction
+  std::vector<std::int64_t> staged = copied_sizes(1 << 26);
+  // The driver takes up to 64 KiB into its own buffer and returns: points on both sides of it.
+  staged.insert(staged.end(), {3 << 14, 3 << 15});
   for (const char* ranks : {"one", "all"}) {
     const bool all = ranks[0] == 'a';
     if (all && world == 1) continue;
-    for (const char* memory : {"pinned", "pageable"}) {
-      for (const char* direction : {"host_to_device", "device_to_host"}) {
-        for (std::int64_t bytes = 1 << 12; bytes <= (1 << 28); bytes *= 2) {
-          if (memory[1] == 'a' && bytes > (std::int64_t{1} << 26)) continue;
-          const bool usual = memory[1] == 'i' && !all;
-          grid.add((usual ? 0 : 1) + (on_coarse_grid(bytes) ? 0 : 1), "copy",
-                   {{"direction", direction}, {"memory", memory}, {"ranks", ranks}}, {{"bytes", bytes}}, all);
-        }
-      }
+    for (const char* direction : {"host_to_device", "device_to_host"}) {
+      const Labels pinned{{"direction", direction}, {"memory", "pinned"}, {"ranks", ranks}};
+      for (const std::int64_t bytes : copied_sizes(1 << 28))
+        grid.add((all ? 1 : 0) + (on_coarse_grid(bytes) ? 0 : 1), "copy", pinned, {{"bytes", bytes}}, all);
+      const Labels pageable{{"direction", direction}, {"memory", "pageable"}, {"ranks", ranks}};
+      for (const std::int64_t bytes : staged)
+        grid.add_in_rounds(rounds, all ? 2 : 1, "copy", pageable, {{"bytes", bytes}}, all);
     }
   }
 }
@@ -261,6 +277,9 @@ std::vector<Case> host_grid(int world) {
   }
   for (std::int64_t bytes = 1 << 12; bytes <= 1 << 24; bytes *= 4)
     grid.add(0, "copy", {{"direction", "host_to_device"}, {"memory", "pinned"}, {"ranks", "one"}}, {{"bytes", bytes}});
+  for (std::int64_t bytes = 1 << 12; bytes <= 1 << 20; bytes *= 4)
+    grid.add_in_rounds(3, 1, "copy", {{"direction", "host_to_device"}, {"memory", "pageable"}, {"ranks", "one"}},
+                       {{"bytes", bytes}});
   for (const char* op : {"launch", "sync"}) grid.add(0, "host", {{"op", op}}, {});
   grid.add(1, "host", {{"op", "cpu_adam"}}, {{"elements", 1 << 18}});
   // With one process the ranks are threads.
@@ -273,10 +292,40 @@ std::vector<Case> host_grid(int world) {
   return grid.take();
 }
 
+namespace {
+
+/// Rounds of points among points that have none: the r-th of R rounds, together, when r - 1/2 of R parts of the others are through.
+void spread_rounds(std::vector<Case>::iterator first, std::vector<Case>::iterator last) {
+  std::int64_t rounds = 0;
+  std::ptrdiff_t others = 0;
+  for (auto c = first; c != last; ++c) {
+    rounds = std::max(rounds, c->point.size("round"));
+    others += c->point.size("round") == 0 ? 1 : 0;
+  }
+  if (rounds == 0) return;
+  std::vector<std::pair<double, Case>> placed;  // by the share of the others that came before
+  std::ptrdiff_t passed = 0;
+  for (auto c = first; c != last; ++c) {
+    const std::int64_t round = c->point.size("round");
+    const double share = round > 0 ? (static_cast<double>(round) - 0.5) / static_cast<double>(rounds)
+                                   : static_cast<double>(passed++) / static_cast<double>(others);
+    placed.emplace_back(share, std::move(*c));
+  }
+  std::stable_sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::transform(placed.begin(), placed.end(), first, [](auto& one) { return std::move(one.second); });
+}
+
+}  // namespace
+
 std::vector<Case> in_order(std::vector<Case> cases) {
   std::stable_sort(cases.begin(), cases.end(), [](const Case& a, const Case& b) { return a.value < b.value; });
   std::set<Point> seen;
   std::erase_if(cases, [&seen](const Case& c) { return !seen.insert(c.point).second; });
+  for (auto first = cases.begin(); first != cases.end();) {
+    const auto last = std::find_if(first, cases.end(), [&](const Case& c) { return c.value != first->value; });
+    spread_rounds(first, last);
+    first = last;
+  }
   return cases;
 }
 

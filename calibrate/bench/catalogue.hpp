@@ -27,7 +27,7 @@ std::vector<Case> host_grid(int world);
 /// Collectives only of groups that fit into `world` ranks.
 std::vector<Case> program_cases(const StepProgram& program, int world, const std::string& tier);
 
-/// Both together: by value, each point once.
+/// Both together: by value, each point once; rounds of a point evenly among the others of its value.
 std::vector<Case> in_order(std::vector<Case> cases);
 
 }  // namespace plimsoll::calibrate

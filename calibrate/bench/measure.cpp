@@ -10,6 +10,7 @@
 #include <cmath>
 #include <exception>
 
+#include "calibrate/samples/rounds.hpp"
 #include "planner/base/format.hpp"
 #include "planner/base/machine_error.hpp"
 
@@ -26,9 +27,6 @@ class Quiet : public benchmark::BenchmarkReporter {
   bool ReportContext(const Context& /*context*/) override { return true; }
   void ReportRuns(const std::vector<Run>& /*runs*/) override {}
 };
-
-/// Of fewer values even the extremes hold the median with less than 98 %.
-constexpr std::size_t fewest_values = 7;
 
 class Loop {
  public:
@@ -168,19 +166,6 @@ class Loop {
 };
 
 }  // namespace
-
-MedianInterval median_interval(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  MedianInterval result;
-  result.median = n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-  const auto reach =
-      n < fewest_values ? n : static_cast<std::size_t>(std::ceil(0.98 * std::sqrt(static_cast<double>(n))));
-  const std::size_t middle = n / 2;
-  result.low = values[middle > reach ? middle - reach : 0];
-  result.high = values[std::min(n - 1, middle + reach)];
-  return result;
-}
 
 Sample measure_point(const Point& point, Work& work, Ranks& ranks, bool shared, const MeasureOptions& options) {
   Sample sample;

@@ -27,12 +27,6 @@ struct MeasureReport {
   double seconds = 0;
 };
 
-/// Median, and the interval that holds it with 95 % by order statistics (n/2 +- 0.98 sqrt(n)); all values below seven.
-struct MedianInterval {
-  double median = 0, low = 0, high = 0;
-};
-MedianInterval median_interval(std::vector<double> values);
-
 /// Measures one prepared point; all ranks of a shared one call it together.
 Sample measure_point(const Point& point, Work& work, Ranks& ranks, bool shared, const MeasureOptions& options);
 

@@ -37,7 +37,7 @@ std::string row_name(const Point& point) {
 int agree(const AgreeOptions& options) {
   const auto loaded = load_samples({options.first, options.second});
   if (!loaded) return exit_code::input;
-  const std::vector<SampleFile> files = without_events(*loaded);
+  const std::vector<SampleFile> files = as_fitted(*loaded);
   std::map<std::string, const Sample*> first;
   for (const Sample& sample : files.at(0).samples) first.try_emplace(comparable_key(sample.point), &sample);
   std::map<std::string, std::vector<double>> ratios;

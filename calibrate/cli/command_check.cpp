@@ -80,7 +80,7 @@ int check(const CheckOptions& options) {
   if (ranks.rank() != 0) return exit_code::ok;
   const auto measured = read_samples(file.path);
   if (!measured) throw MachineError("the samples just written cannot be read");
-  const auto entries = compare_with(*calibration, header.multiprocessors, without_events({*measured}).front().samples);
+  const auto entries = compare_with(*calibration, header.multiprocessors, as_fitted({*measured}).front().samples);
   Table table({{"class"}, {"points", Align::right}, {"now against then", Align::right}, {"usual error", Align::right}});
   double worst = 0;
   for (const Entry& entry : entries) {

@@ -23,7 +23,7 @@ int report(const ReportOptions& options) {
   const auto calibration = load_calibration_file(options.calibration);
   const auto loaded = load_samples(options.samples);
   if (!calibration || !loaded) return exit_code::input;
-  std::vector<SampleFile> files = without_events(*loaded);
+  std::vector<SampleFile> files = as_fitted(*loaded);
   std::vector<Entry> entries;
   std::size_t doubtful = 0, failed = 0, without = 0, others = 0;
   for (SampleFile& file : files) {

@@ -9,6 +9,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "calibrate/samples/rounds.hpp"
 #include "planner/spec/limits.hpp"
 #include "planner/spec/price_rules.hpp"
 
@@ -118,8 +119,9 @@ void assume(Calibration& c, const Calibration& base) {
 
 }  // namespace
 
-std::vector<SampleFile> without_events(std::vector<SampleFile> files) {
+std::vector<SampleFile> as_fitted(std::vector<SampleFile> files) {
   for (SampleFile& file : files) {
+    file.samples = rounds_together(std::move(file.samples));
     double timed_s = 0, in_a_row_s = 0;
     for (const Sample& sample : file.samples) {
       if (sample.point.kind != "host") continue;
@@ -141,7 +143,7 @@ Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const
                                   const std::string& name) {
   Diagnostics diagnostics = check_devices(measured);
   if (has_errors(diagnostics)) return diagnostics;
-  const std::vector<SampleFile> files = without_events(measured);
+  const std::vector<SampleFile> files = as_fitted(measured);
   std::map<std::string, Samples> classes = by_class(files, diagnostics);
   FitResult result;
   Calibration& c = result.calibration;

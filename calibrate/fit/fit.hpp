@@ -26,9 +26,9 @@ struct FitResult {
 Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const Calibration& base,
                                   const std::string& name);
 
-/// The same samples, kernels without what the events around them add: the time of an empty kernel timed so, less what it takes in
-/// a row of empty kernels.  Files that measured neither stay as they are.
-std::vector<SampleFile> without_events(std::vector<SampleFile> files);
+/// The same samples as rules are fitted to them: the rounds of a point as one, kernels without what the events around them add,
+/// which is the time of an empty kernel timed so, less what it takes in a row of empty kernels (files that measured neither keep it).
+std::vector<SampleFile> as_fitted(std::vector<SampleFile> files);
 
 /// Predictions of a finished calibration for samples, class by class: what `report` and `check` show.
 std::vector<Entry> compare_with(const Calibration& calibration, int multiprocessors,

@@ -191,7 +191,7 @@ std::optional<CopyPrice> copy_price(const Samples& samples) {
 }
 
 /// By how much samples of one point differ from their median, in the mean over those measured several times; 0: none was.
-double spread_of(const Samples& samples) {
+double between_runs(const Samples& samples) {
   std::map<std::string, std::vector<double>> by_point;
   for (const Sample* sample : samples) by_point[key_of(sample->point)].push_back(sample->time_s);
   double sum = 0;
@@ -202,6 +202,19 @@ double spread_of(const Samples& samples) {
     std::nth_element(times.begin(), middle, times.end());
     for (const double time : times) sum += std::abs(time / *middle - 1);
     count += static_cast<int>(times.size());
+  }
+  return count > 0 ? sum / count : 0;
+}
+
+/// By how much a round of a point differs from its median, in the mean over those measured in rounds; 0: none was.
+double between_rounds(const Samples& samples) {
+  double sum = 0;
+  int count = 0;
+  for (const Sample* sample : samples) {
+    const auto found = sample->figures.find("between_rounds");
+    if (found == sample->figures.end()) continue;
+    sum += found->second;
+    ++count;
   }
   return count > 0 ? sum / count : 0;
 }
@@ -221,8 +234,10 @@ std::vector<Entry> fit_copies(const Samples& samples, Calibration& into, const s
       entry.rule = fmt::format("{:.2f} us + bytes / {:.3g} GB/s", 1e6 * price->fixed_s, 1e-9 * price->bytes_per_s);
       if (!price->points.empty()) entry.rule += ", at smaller sizes bent";
       std::string spread;
-      if (const double differs = spread_of(group); differs > 0)
-        spread = fmt::format("; a point differs by {:.1f} % from run to run", 100 * differs);
+      if (const double differs = between_rounds(group); differs > 0)
+        spread += fmt::format("; a point differs by {:.1f} % from round to round", 100 * differs);
+      if (const double differs = between_runs(group); differs > 0)
+        spread += fmt::format("; a point differs by {:.1f} % from run to run", 100 * differs);
       entry.rule += spread;
       price->provenance = entry.provenance(source + spread);
       if (price->to_device && price->pinned && !price->all_ranks) {

@@ -19,7 +19,7 @@ namespace plimsoll::calibrate {
 ///   gemm, gemm_grouped   m n k (groups); labels layout = forward | input_gradient | weight_gradient, dtype
 ///   attention            batch (sequences x heads) kv_batch length head_dim; labels direction, dtype, library
 ///   kernel               elements bytes; labels op, dtype
-///   copy                 bytes; labels direction, memory = pinned | pageable, ranks = one | all
+///   copy                 bytes (round: samples/rounds.hpp); labels direction, memory = pinned | pageable, ranks = one | all
 ///   collective           bytes (full size S) ranks; labels op, dtype, group
 ///   pair                 as its first member; labels first, second: what ran beside each other; resident = second: it ran already
 ///   host                 labels op: launch, event, sync, stream_wait, cpu_adam (elements)

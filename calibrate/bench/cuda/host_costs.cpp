@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -47,46 +48,56 @@ class TimedHost : public Work {
   int calls_;
 };
 
-/// The cores on which this process may run, one after the other; afterwards all of them again.
-class CoreTour {
+/// The cores on which this process may run, to be on one at a time; afterwards all of them again.
+class Cores {
  public:
-  CoreTour() : at_(static_cast<std::size_t>(std::max(0, sched_getcpu()))) {
+  Cores() {
     CPU_ZERO(&allowed_);
     sched_getaffinity(0, sizeof allowed_, &allowed_);
-  }
-  ~CoreTour() { sched_setaffinity(0, sizeof allowed_, &allowed_); }
-  CoreTour(const CoreTour&) = delete;
-  CoreTour& operator=(const CoreTour&) = delete;
-  void next() {
-    for (std::size_t tried = 0; tried < CPU_SETSIZE; ++tried) {
-      at_ = (at_ + 1) % CPU_SETSIZE;
-      if (!CPU_ISSET(at_, &allowed_)) continue;
-      cpu_set_t one;
-      CPU_ZERO(&one);
-      CPU_SET(at_, &one);
-      sched_setaffinity(0, sizeof one, &one);
-      return;
+    for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
+      if (CPU_ISSET(core, &allowed_)) cores_.push_back(core);
     }
+  }
+  ~Cores() { sched_setaffinity(0, sizeof allowed_, &allowed_); }
+  Cores(const Cores&) = delete;
+  Cores& operator=(const Cores&) = delete;
+  std::size_t count() const { return cores_.size(); }
+  /// @param index of the core, beginning anew after the last
+  void visit(std::size_t index) const {
+    if (cores_.empty()) return;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cores_[index % cores_.size()], &one);
+    sched_setaffinity(0, sizeof one, &one);
   }
 
  private:
   cpu_set_t allowed_;
-  std::size_t at_;
+  std::vector<std::size_t> cores_;
 };
 
 /// A copy from or to pageable memory holds the host: its own clock tells how long.  The processor moves every byte through a
-/// staging buffer, out of or into memory that its caches do not hold, so that it is as fast as the core that it happens to be on:
-/// on two H200 of a virtual machine 6.9 to 8.9 GB/s to the device and 11.8 to 15.5 back, by core and by moment, one rank
-/// copying or two.  Each time is of the next core: the median of what it copies within a few milliseconds.
+/// staging buffer, out of or into memory that its caches do not hold, so that it is as fast as the core that it happens to be on
+/// at that moment: on two H200 of a virtual machine 6.9 to 8.9 GB/s to the device and 11.8 to 15.5 back.  A round goes over
+/// sixteen cores, the same for every size, and the next round over the next sixteen; a time is the median of what one core
+/// copies within two milliseconds, or of one longer copy.
 class PageableCopy : public Work {
  public:
   /// @param copy `bytes` of host memory
-  PageableCopy(std::function<void(void*, cudaStream_t)> copy, std::size_t bytes)
-      : copy_(std::move(copy)), bytes_(bytes) {}
-  std::vector<double> run(int count) override {
+  /// @param round from 0 on
+  PageableCopy(std::function<void(void*, cudaStream_t)> copy, std::size_t bytes, std::size_t round)
+      : copy_(std::move(copy)), bytes_(bytes), first_core_(round * cores_a_round) {
+    // Ranks that copy at once are on cores of their own.
+    int device = 0, devices = 1;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+    first_core_ += cores_.count() * static_cast<std::size_t>(device) / static_cast<std::size_t>(devices);
+  }
+  bool once() const override { return true; }
+  std::vector<double> run(int /*count*/) override {
     std::vector<double> times;
-    for (int i = 0; i < count; ++i) {
-      cores_.next();
+    for (std::size_t i = 0; i < cores_a_round; ++i) {
+      cores_.visit(first_core_ + i);
       std::vector<double> here;
       for (const auto arrived = Clock::now(); here.empty() || since(arrived) < core_s;) {
         void* const pages = cold_pages(bytes_);
@@ -101,11 +112,13 @@ class PageableCopy : public Work {
   }
 
  private:
-  static constexpr double core_s = 0.005;  ///< 60 cores within the 0.3 s of a point
+  static constexpr std::size_t cores_a_round = 16;
+  static constexpr double core_s = 0.002;
 
   std::function<void(void*, cudaStream_t)> copy_;
   std::size_t bytes_;
-  CoreTour cores_;
+  Cores cores_;
+  std::size_t first_core_;
 };
 
 /// AdamW over fp32 arrays, all cores, as an offloaded optimizer does it.
@@ -148,7 +161,8 @@ std::unique_ptr<Work> prepare_copy(const Point& point) {
                                          : bytes < (1U << 26) ? 4
                                                               : 1);
   }
-  return std::make_unique<PageableCopy>(copy, bytes);
+  const auto round = static_cast<std::size_t>(std::max<std::int64_t>(1, point.size("round")));
+  return std::make_unique<PageableCopy>(copy, bytes, round - 1);
 }
 
 std::unique_ptr<Work> prepare_host_cost(const Point& point) {

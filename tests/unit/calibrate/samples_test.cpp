@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "calibrate/samples/rounds.hpp"
 #include "calibrate/samples/sample_log.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/calibrate/shell.hpp"
@@ -88,6 +89,26 @@ TEST(Samples, AFileWithoutHeaderIsRefused) {
   const auto read = read_samples(folder.write("a.jsonl", "{\"traceEvents\": []}\n"));
   ASSERT_FALSE(read);
   EXPECT_EQ(read.diagnostics().back().code, "samples.header");
+}
+
+TEST(Rounds, AreOneSampleWithTheMedianOfTheirTimes) {
+  std::vector<Sample> samples{sample_of(8)};
+  for (const double time_s : {1e-4, 3e-4, 2e-4}) {
+    Sample& round = samples.emplace_back(sample_of(4, time_s));
+    round.point.sizes["round"] = static_cast<std::int64_t>(samples.size()) - 1;
+  }
+  samples.push_back(sample_of(16));
+  const std::vector<Sample> together = rounds_together(samples);
+  ASSERT_EQ(together.size(), 3U);
+  const Sample& four = together[1];
+  EXPECT_EQ(four.point, sample_of(4).point);
+  EXPECT_DOUBLE_EQ(four.time_s, 2e-4);
+  EXPECT_DOUBLE_EQ(four.low_s, 1e-4);
+  EXPECT_DOUBLE_EQ(four.high_s, 3e-4);
+  EXPECT_EQ(four.repetitions, 27);
+  EXPECT_DOUBLE_EQ(four.figures.at("between_rounds"), 1.0 / 3);
+  EXPECT_EQ(together[0].figures.count("between_rounds"), 0U);
+  EXPECT_EQ(together[2].point, sample_of(16).point);
 }
 
 TEST(SampleLog, ResumeKeepsWholeLinesAndCutsATornOne) {
