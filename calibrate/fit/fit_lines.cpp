@@ -1,6 +1,7 @@
 // Rules that are lines: kernels by bytes, copies, host costs (calibrate/fit/fit.hpp).
 //   kernel  t = fixed + min(bytes, C) / near + max(0, bytes - C) / far, C bytes of the device's last cache
-//   copy    the same, C the size from which it goes another way      host  the median itself
+//   copy    the same, C the size from which it goes another way, times what the measured sizes leave over where neighbours agree
+//   host    the median itself
 // Why two rates: the memset that empties the cache before each launch leaves it full of lines that must be written back.  A
 // kernel that reads pays for that until C bytes of its own are there (a reduction's first 63 MB on H200 go at 3.1 TB/s, the rest
 // at 4.4), one that writes leaves as much behind.
@@ -13,6 +14,7 @@
 
 #include "calibrate/fit/fit.hpp"
 #include "calibrate/fit/least_squares.hpp"
+#include "calibrate/samples/rounds.hpp"
 #include "planner/spec/price_rules.hpp"
 
 namespace plimsoll::calibrate {
@@ -137,11 +139,12 @@ double squares_of(const KernelPrice& line, const Samples& samples) {
   return squares;
 }
 
+constexpr double straight = 1e-8;  // mean square of relative errors of 0.01 %
+
 /// Beyond some size copies go another way (through a staging buffer, by another engine): the first bytes at one rate, the rest
 /// at another.  The size is a measured one, or midway between two, with the least squares, if these are a tenth below those of
 /// one rate.
 std::optional<KernelPrice> bent_line(const Samples& samples, const std::set<double>& measured) {
-  constexpr double straight = 1e-8;  // mean square of relative errors of 0.01 %
   auto best = fit_line(samples, copied_bytes, 0);
   if (!best) return {};
   const double squares_straight = squares_of(*best, samples);
@@ -168,7 +171,68 @@ std::optional<KernelPrice> bent_line(const Samples& samples, const std::set<doub
   return best;
 }
 
-/// The line; where it bends, its values at the bend and at powers of two, between which they are interpolated.
+/// One sample a size, in rising order, its time the median of that size's.
+std::vector<Sample> medians_by_size(const Samples& samples) {
+  std::map<double, std::vector<double>> times;
+  for (const Sample* sample : samples) {
+    if (const double bytes = copied_bytes(sample->point); bytes > 0) times[bytes].push_back(sample->time_s);
+  }
+  std::vector<Sample> medians;
+  for (const auto& [bytes, of_it] : times) {
+    Sample& median = medians.emplace_back();
+    median.point.sizes["bytes"] = static_cast<std::int64_t>(bytes);
+    median.time_s = median_interval(of_it).median;
+  }
+  return medians;
+}
+
+/// (log bytes, log of the time over the line's), in rising order.
+using Rest = std::vector<std::pair<double, double>>;
+
+Rest rest_of(const Samples& medians, const KernelPrice& line) {
+  Rest rest;
+  for (const Sample* sample : medians) {
+    const double bytes = copied_bytes(sample->point);
+    rest.emplace_back(std::log(bytes), std::log(sample->time_s / line_seconds(line, bytes)));
+  }
+  return rest;
+}
+
+/// On a straight line between two of the rest; beyond them the nearest.
+double rest_at(const Rest& rest, double bytes) {
+  const double at = std::log(bytes);
+  if (at <= rest.front().first) return rest.front().second;
+  if (at >= rest.back().first) return rest.back().second;
+  const auto above =
+      std::upper_bound(rest.begin(), rest.end(), at, [](double value, const auto& one) { return value < one.first; });
+  const auto& [low, low_rest] = *(above - 1);
+  const auto& [high, high_rest] = *above;
+  return low_rest + (high_rest - low_rest) * (at - low) / (high - low);
+}
+
+/// True if what a line leaves over is more of the sizes than of the moments they were measured in: a size that the line did not
+/// see is told better, by a tenth of the squares, with what its neighbours leave over than without.
+bool neighbours_tell_more(const std::vector<Sample>& medians, const std::set<double>& measured) {
+  constexpr std::size_t fewest = 5, most = 40;  // sizes; each between the ends is left out once
+  if (medians.size() < fewest || medians.size() > most) return false;
+  double by_line = 0, by_neighbours = 0;
+  for (std::size_t out = 1; out + 1 < medians.size(); ++out) {
+    Samples others;
+    for (std::size_t i = 0; i < medians.size(); ++i) {
+      if (i != out) others.push_back(&medians[i]);
+    }
+    const auto line = bent_line(others, measured);
+    if (!line) return false;
+    const double bytes = copied_bytes(medians[out].point);
+    const double left_over = std::log(medians[out].time_s / line_seconds(*line, bytes));
+    by_line += std::pow(left_over, 2);
+    by_neighbours += std::pow(left_over - rest_at(rest_of(others, *line), bytes), 2);
+  }
+  return by_line >= straight * static_cast<double>(medians.size()) && by_neighbours < 0.9 * by_line;
+}
+
+/// The line and, where neighbours tell more, what is left over; unless it is a straight line, as values at measured sizes, at the
+/// bend and at powers of two, between which they are interpolated.
 std::optional<CopyPrice> copy_price(const Samples& samples) {
   std::set<double> measured;
   for (const Sample* sample : samples) measured.insert(copied_bytes(sample->point));
@@ -181,12 +245,25 @@ std::optional<CopyPrice> copy_price(const Samples& samples) {
   price.all_ranks = point.label("ranks") == "all";
   price.fixed_s = line->fixed_s;
   price.bytes_per_s = line->bytes_per_s;
-  if (line->cached_bytes <= 0) return price;
-  const double beyond_s = 1 / line->bytes_per_s, within_s = 1 / line->cached_bytes_per_s;
-  price.fixed_s = std::max(0.0, line->fixed_s + line->cached_bytes * (within_s - beyond_s));
-  std::set<double> sizes{std::round(line->cached_bytes)};
+  const std::vector<Sample> medians = medians_by_size(samples);
+  Rest rest{{0, 0}};
+  const bool kept = neighbours_tell_more(medians, measured);
+  if (kept) {
+    Samples all;
+    for (const Sample& sample : medians) all.push_back(&sample);
+    rest = rest_of(all, *line);
+  }
+  std::set<double> sizes;
+  if (line->cached_bytes > 0) {
+    const double beyond_s = 1 / line->bytes_per_s, within_s = 1 / line->cached_bytes_per_s;
+    price.fixed_s = std::max(0.0, line->fixed_s + line->cached_bytes * (within_s - beyond_s));
+    sizes.insert(std::round(line->cached_bytes));
+  }
+  if (kept) sizes.insert(measured.upper_bound(0), measured.end());
+  if (sizes.empty()) return price;
   for (double size = 512; size < 2 * *measured.rbegin(); size *= 2) sizes.insert(size);
-  for (const double size : sizes) price.points.emplace_back(size, line_seconds(*line, size));
+  for (const double size : sizes)
+    price.points.emplace_back(size, line_seconds(*line, size) * std::exp(rest_at(rest, size)));
   return price;
 }
 

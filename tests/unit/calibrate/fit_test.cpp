@@ -215,6 +215,30 @@ TEST(Fit, CopiesOfSeveralRunsAreFittedTogetherAndTheIntervalHoldsTheirSpread) {
   EXPECT_TRUE(both.diagnostics().empty());
 }
 
+/// Each size goes a little faster than the one before: 5 GB/s at 4 KiB, 8 at 64 MiB.
+double gradual(std::int64_t bytes) {
+  const double octaves = std::log2(static_cast<double>(bytes) / 4096) / 14;
+  return 5e-6 + static_cast<double>(bytes) / (5e9 + 3e9 * octaves);
+}
+
+TEST(Fit, WhatALineLeavesOverOfCopiesIsKeptWhereNeighboursAgree) {
+  std::vector<Sample> smooth, noisy;
+  for (std::int64_t bytes = 1 << 12; bytes <= 1 << 26; bytes *= 2) {
+    smooth.push_back(copied("pageable", bytes, gradual(bytes)));
+    // Every other size in a moment a tenth slower: neighbours say nothing of each other.
+    noisy.push_back(copied("pageable", bytes, (smooth.size() % 2 == 0 ? 1.1 : 1) * gradual(bytes)));
+  }
+  const auto kept = fit_calibration({file_of(smooth)}, base(), "test");
+  ASSERT_TRUE(kept);
+  EXPECT_NEAR(copy_seconds(kept->calibration.copy_prices.front(), 1 << 20) / gradual(1 << 20), 1, 1e-6);
+  EXPECT_LT(errors_of(entry(*kept, "copy host_to_device pageable one").residuals, true).worst, 0.06);
+  const auto line = fit_calibration({file_of(noisy)}, base(), "test");
+  ASSERT_TRUE(line);
+  const CopyPrice& price = line->calibration.copy_prices.front();
+  EXPECT_LT(copy_seconds(price, 1 << 21) / noisy[9].time_s, 0.98);
+  EXPECT_GT(copy_seconds(price, 1 << 20) / noisy[8].time_s, 1.02);
+}
+
 // Four rounds of nine came in a slow moment of the processor: the others say what a copy takes.
 TEST(Fit, CopiesInRoundsAreAsLongAsTheirMedian) {
   std::vector<Sample> samples;
