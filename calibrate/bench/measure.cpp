@@ -52,7 +52,7 @@ class Loop {
     auto count = static_cast<int>(pointers.size());
     benchmark::Initialize(&count, pointers.data());
     Quiet quiet;
-    benchmark::RunSpecifiedBenchmarks(&quiet);
+    report_.any = benchmark::RunSpecifiedBenchmarks(&quiet) > 0;
     benchmark::ClearRegisteredBenchmarks();
     ranks_.unwatch();
     if (error_) std::rethrow_exception(error_);

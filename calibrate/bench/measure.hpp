@@ -25,6 +25,7 @@ struct MeasureOptions {
 struct MeasureReport {
   int measured = 0, failed = 0, already_there = 0, left = 0;  ///< left: the budget was spent
   double seconds = 0;
+  bool any = false;  ///< Google Benchmark's filter chose a point; where it does not, it says so
 };
 
 /// Measures one prepared point; all ranks of a shared one call it together.

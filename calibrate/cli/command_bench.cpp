@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 
@@ -30,7 +31,7 @@ std::optional<double> seconds_of(const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   const std::string_view rest(end);
-  if (end == text.c_str() || value < 0) return {};
+  if (end == text.c_str() || !(value >= 0) || !std::isfinite(value)) return {};
   if (rest.empty() || rest == "s" || rest == " s") return value;
   if (rest == "min" || rest == " min" || rest == "m") return 60 * value;
   return {};
@@ -53,6 +54,14 @@ std::vector<Case> cases_of(const BenchOptions& options, int world, const std::op
   }
   std::erase_if(cases, [&](const Case& c) { return !wanted(c.point, options.only); });
   return in_order(std::move(cases));
+}
+
+/// The first text of --only that no point's key holds.
+std::optional<std::string> unknown_only(const std::vector<Case>& cases, const std::vector<std::string>& only) {
+  for (const std::string& text : only) {
+    if (std::none_of(cases.begin(), cases.end(), [&](const Case& c) { return wanted(c.point, {text}); })) return text;
+  }
+  return {};
 }
 
 int finish(const MeasureReport& report, const std::string& output) {
@@ -79,8 +88,13 @@ int bench(const BenchOptions& options) {
     scenario = inputs->scenario();
   }
   const RankNames names = rank_names([](const char* name) -> const char* { return std::getenv(name); });
+  const std::vector<Case> cases = cases_of(options, names.world, scenario);
+  if (const auto text = unknown_only(cases, options.only)) {
+    fmt::print(stderr, "plimsoll-calibrate: no point's key holds {}; bench --list shows them\n", *text);
+    return exit_code::usage;
+  }
   if (options.list) {
-    for (const Case& c : cases_of(options, names.world, scenario)) print(key_of(c.point) + "\n");
+    for (const Case& c : cases) print(key_of(c.point) + "\n");
     return exit_code::ok;
   }
   Ranks ranks(names, *timeout);
@@ -88,7 +102,6 @@ int bench(const BenchOptions& options) {
   const std::unique_ptr<Backend> backend =
       options.backend == "host" ? make_host_backend(ranks) : make_cuda_backend(ranks);
   ranks.unwatch();
-  const std::vector<Case> cases = cases_of(options, ranks.world(), scenario);
   const std::string output = options.output.empty() ? backend->header().device + ".jsonl" : options.output;
   std::optional<SampleLog> log;
   std::string refused;
@@ -107,6 +120,7 @@ int bench(const BenchOptions& options) {
   how.point_s = options.point_s;
   how.benchmark_flags = options.benchmark_flags;
   const MeasureReport report = measure_all(cases, *backend, ranks, log ? &*log : nullptr, how);
+  if (!report.any) return exit_code::usage;
   return ranks.rank() == 0 ? finish(report, output) : exit_code::ok;
 }
 

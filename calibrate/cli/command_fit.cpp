@@ -61,6 +61,7 @@ bool can_be_read(const std::string& text, const std::string& path) {
 }
 
 int fit(const FitOptions& options) {
+  if (would_overwrite({options.output, options.residuals, options.plot}, options.samples)) return exit_code::usage;
   const auto files = load_samples(options.samples);
   if (!files) return exit_code::input;
   const std::string device = files->front().header.device;

@@ -59,6 +59,7 @@ void print_found(const std::string& path, const Imported& found) {
 }
 
 int import_logs(const Options& options) {
+  if (would_overwrite({options.output}, options.logs)) return exit_code::usage;
   std::vector<Imported> all;
   std::set<std::string> seen;
   bool good = true;
@@ -85,6 +86,11 @@ int import_logs(const Options& options) {
     all.push_back(std::move(*found));
   }
   if (!good) return exit_code::input;
+  if (seen.empty()) {
+    fmt::print(stderr, "plimsoll-calibrate: there is nothing in these logs that is a sample; {} is not written\n",
+               options.output);
+    return exit_code::input;
+  }
   Header header = all.front().header;
   header.backend = "import";
   header.machine = "import";

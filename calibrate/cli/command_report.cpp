@@ -20,6 +20,9 @@ struct ReportOptions {
 };
 
 int report(const ReportOptions& options) {
+  std::vector<std::string> inputs = options.samples;
+  inputs.push_back(options.calibration);
+  if (would_overwrite({options.plot}, inputs)) return exit_code::usage;
   const auto calibration = load_calibration_file(options.calibration);
   const auto loaded = load_samples(options.samples);
   if (!calibration || !loaded) return exit_code::input;

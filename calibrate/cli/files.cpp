@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -58,6 +59,18 @@ std::optional<Calibration> load_calibration_file(const std::string& file_or_pres
   print_diagnostics(calibration.diagnostics());
   if (!calibration) return {};
   return std::move(*calibration);
+}
+
+bool would_overwrite(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs) {
+  for (const std::string& output : outputs) {
+    for (const std::string& input : inputs) {
+      std::error_code error;
+      if (output.empty() || !std::filesystem::equivalent(output, input, error)) continue;
+      fmt::print(stderr, "plimsoll-calibrate: {} is read here; write to another file\n", input);
+      return true;
+    }
+  }
+  return false;
 }
 
 void write_text(const std::string& path, const std::string& text) {

@@ -17,6 +17,9 @@ std::optional<std::vector<SampleFile>> load_samples(const std::vector<std::strin
 /// A calibration file or preset, with what is wrong printed; nothing if there are errors.  @throws MachineError
 std::optional<Calibration> load_calibration_file(const std::string& file_or_preset);
 
+/// True, and said on standard error, if one of the outputs (empty: none) is one of the inputs, which writing would destroy.
+bool would_overwrite(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs);
+
 /// @throws MachineError if it cannot be written
 void write_text(const std::string& path, const std::string& text);
 

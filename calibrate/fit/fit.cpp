@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "calibrate/samples/rounds.hpp"
+#include "planner/base/format.hpp"
 #include "planner/spec/limits.hpp"
 #include "planner/spec/price_rules.hpp"
 
@@ -56,14 +57,28 @@ std::string source_of(const std::vector<SampleFile>& files) {
   return fmt::format("{}, {}, {}", bench, fmt::join(backends, " and "), files.front().header.date);
 }
 
+/// True if the sizes are there by which the kind's rule knows its time.
+bool has_sizes(const Point& point) {
+  static const std::map<std::string, std::vector<const char*>> needed{{"gemm", {"m", "n", "k"}},
+                                                                      {"gemm_grouped", {"m", "n", "k"}},
+                                                                      {"attention", {"batch", "length", "head_dim"}},
+                                                                      {"copy", {"bytes"}},
+                                                                      {"collective", {"bytes", "ranks"}}};
+  if (point.kind == "kernel") return point.size("elements") > 0 || point.size("bytes") > 0;
+  const auto found = needed.find(point.kind);
+  return found == needed.end() || std::all_of(found->second.begin(), found->second.end(),
+                                              [&](const char* size) { return point.size(size) > 0; });
+}
+
 /// Samples by kind; what is no part of a fit is told, a file at a time.
 std::map<std::string, Samples> by_class(const std::vector<SampleFile>& files, Diagnostics& diagnostics) {
   static const std::set<std::string> kinds{"gemm",       "gemm_grouped", "attention", "kernel",     "copy",
                                            "collective", "pair",         "host",      "fixed_bytes"};
   std::map<std::string, Samples> classes;
   std::unordered_set<std::string> seen;
+  std::set<std::pair<std::string, double>> copies;  // that count, by point and time
   for (const SampleFile& file : files) {
-    std::map<std::string, std::pair<int, int>> unknown;  // kind: samples, line of the first
+    std::map<std::string, std::pair<int, int>> unknown, without_sizes;  // kind: samples, line of the first
     std::size_t used = 0;
     for (const Sample& sample : file.samples) {
       const std::string& kind = sample.point.kind;
@@ -71,10 +86,17 @@ std::map<std::string, Samples> by_class(const std::vector<SampleFile>& files, Di
         ++unknown.try_emplace(kind, 0, sample.line).first->second.first;
         continue;
       }
+      if (!has_sizes(sample.point)) {
+        ++without_sizes.try_emplace(kind, 0, sample.line).first->second.first;
+        continue;
+      }
       // The first file's measurement of a point counts: bench before traces.  Copies are fitted to all of bench's, since they
       // differ more from run to run, by the processor's core and its other work, than by anything a rule knows.
       const bool first = seen.insert(key_of(sample.point)).second;
-      if (!first && (kind != "copy" || sample.source != "bench")) continue;
+      const bool again = kind == "copy" && sample.source == "bench";
+      if (!first && !again) continue;
+      if (again && !copies.emplace(key_of(sample.point), sample.time_s).second)
+        continue;  // one measurement, given twice
       classes[kind].push_back(&sample);
       ++used;
     }
@@ -84,7 +106,15 @@ std::map<std::string, Samples> by_class(const std::vector<SampleFile>& files, Di
           fmt::format("nothing is fitted to the kind {}; of its samples ({}) this is the first", kind, found.first),
           fmt::format("kinds are {}", fmt::join(kinds, ", ")), found.second));
     }
-    if (used == 0 && unknown.empty()) {
+    for (const auto& [kind, found] : without_sizes) {
+      diagnostics.push_back(diagnostic(
+          Severity::warning, "fit.sizes", file.path,
+          fmt::format(
+              "{} of kind {} lack a size that says what was measured, or it is 0; they are left out, this is the first",
+              counted(found.first, "sample"), kind),
+          {}, found.second));
+    }
+    if (used == 0 && unknown.empty() && without_sizes.empty()) {
       diagnostics.push_back(diagnostic(
           Severity::warning, "fit.unused", file.path,
           file.samples.empty()

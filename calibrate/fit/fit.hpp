@@ -21,8 +21,8 @@ struct FitResult {
 /// @param measured samples of one device (fit.device otherwise, an error); several machines of that device are a warning
 /// @param base what the samples do not cover; its name and provenance stay with those entries
 /// Errors: fit.device, fit.empty (nothing can be fitted); warnings: fit.refused for a class whose points do not determine its
-/// rule, fit.left_out for a sample that says nothing, fit.kind for samples of another kind, fit.unused for a file of which
-/// nothing is fitted.
+/// rule, fit.left_out for a sample that says nothing, fit.kind for samples of another kind, fit.sizes for those without a size,
+/// fit.unused for a file of which nothing is fitted.
 Result<FitResult> fit_calibration(const std::vector<SampleFile>& measured, const Calibration& base,
                                   const std::string& name);
 

@@ -18,12 +18,19 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* format = "plimsoll-samples/1";
+
 Json json_of(const Header& h) {
-  return {{"format", "plimsoll-samples/1"}, {"device", h.device},
-          {"device_name", h.device_name},   {"machine", h.machine},
-          {"backend", h.backend},           {"date", h.date},
-          {"versions", h.versions},         {"multiprocessors", h.multiprocessors},
-          {"cache_bytes", h.cache_bytes},   {"world", h.world}};
+  return {{"format", format},
+          {"device", h.device},
+          {"device_name", h.device_name},
+          {"machine", h.machine},
+          {"backend", h.backend},
+          {"date", h.date},
+          {"versions", h.versions},
+          {"multiprocessors", h.multiprocessors},
+          {"cache_bytes", h.cache_bytes},
+          {"world", h.world}};
 }
 
 std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
@@ -102,7 +109,10 @@ class LineReader {
   }
 
   void read_header(const Json& json) {
+    if (const std::string found = text(json, "format"); found != format)
+      return warn("format", fmt::format(R"(the format is "{}", not "{}"; this header is left out)", found, format), {});
     const Header header = header_of(json);
+    if (header.device.empty()) return warn("device", R"(a header says which "device" it is; this one is left out)", {});
     if (!has_header_) {
       has_header_ = true;
       result_.header = header;

@@ -76,7 +76,7 @@ struct SampleFile {
 };
 
 /// Reads a samples file (also gzip).  Lines that are cut off, no samples, or hold no possible time are diagnosed by
-/// line (samples.line, .time, .interval, .kind) and left out; so are all samples after a header of another machine
+/// line (samples.line, .time, .interval, .kind, .size, .format and .device of a header) and left out; so are all samples after a header of another machine
 /// (samples.machine) and repeated points (samples.repeated; the first counts).  Error: samples.header.
 /// @throws MachineError if the file is missing or unreadable
 Result<SampleFile> read_samples(const std::string& path);

@@ -6,8 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <string_view>
 #include <utility>
 
 #include "planner/base/machine_error.hpp"
@@ -18,6 +21,28 @@ namespace {
 [[noreturn]] void fail(const char* what, const std::string& path) {
   throw MachineError(fmt::format("cannot {} {}: {}", what, path, std::strerror(errno)));
 }
+
+/// The first bytes of the file as they stand there, compressed or not.
+std::string beginning_of(const std::string& path) {
+  std::string text(4096, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
+/// True if it is what a kill leaves of a samples file while its first line is written.
+bool is_torn_header(const std::string& beginning) {
+  constexpr std::string_view header = "{\"header\":";
+  const std::size_t length = std::min(header.size(), beginning.size());
+  return beginning.size() < 4096 && beginning.find('\n') == std::string::npos &&
+         std::string_view(beginning).substr(0, length) == header.substr(0, length);
+}
+
+Diagnostic refusal(const char* code, const std::string& path, std::string message, std::string help) {
+  return {Severity::error,    code, {std::make_shared<SourceFile>(SourceFile{path, {}}), 1, 1, 1, {}},
+          std::move(message), {},   std::move(help)};
+}
 }  // namespace
 
 Result<SampleLog> SampleLog::open(const std::string& path, const Header& header, bool resume) {
@@ -27,21 +52,21 @@ Result<SampleLog> SampleLog::open(const std::string& path, const Header& header,
   std::set<std::string> done;
   std::size_t keep = 0, resumed = 0;
   if (resume && there) {
+    const std::string beginning = beginning_of(path);
+    if (beginning.starts_with("\x1f\x8b"))
+      return refusal("samples.compressed", path, "this file is compressed; nothing can be appended to it",
+                     "gunzip it first");
     auto before = read_samples(path);
-    const bool torn_header = !before && status.st_size < 4096;  // killed while the first line was written
-    if (!before && !torn_header) return before.diagnostics();
+    if (!before && !is_torn_header(beginning)) return before.diagnostics();
     if (before) {
       diagnostics = before.diagnostics();
       if (before->header.machine != header.machine || before->header.device != header.device ||
           before->header.world != header.world) {
-        diagnostics.push_back(
-            {Severity::error,
-             "samples.machine",
-             {std::make_shared<SourceFile>(SourceFile{path, {}}), 1, 1, 1, {}},
-             fmt::format("the file holds samples of {} {} with {} ranks; this is {} {} with {}", before->header.device,
-                         before->header.machine, before->header.world, header.device, header.machine, header.world),
-             {},
-             "write this machine's samples into a file of their own: -o OTHER.jsonl"});
+        diagnostics.push_back(refusal(
+            "samples.machine", path,
+            fmt::format("the file holds samples of {} {} with {} ranks; this is {} {} with {}", before->header.device,
+                        before->header.machine, before->header.world, header.device, header.machine, header.world),
+            "write this machine's samples into a file of their own: -o OTHER.jsonl"));
         return diagnostics;
       }
       keep = before->whole_bytes;

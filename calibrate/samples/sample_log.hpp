@@ -12,7 +12,8 @@ namespace plimsoll::calibrate {
 class SampleLog {
  public:
   /// Opens the file for appending and writes the header.  With `resume`, an existing file's samples count as done; else an
-  /// existing file is replaced.  Errors: samples.machine where the file is another machine's, and those of read_samples.
+  /// existing file is replaced.  Errors: samples.machine where the file is another machine's, samples.compressed, and those of
+  /// read_samples.
   /// @throws MachineError if the file cannot be read or written
   static Result<SampleLog> open(const std::string& path, const Header& header, bool resume);
 

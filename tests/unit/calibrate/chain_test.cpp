@@ -124,6 +124,42 @@ TEST(Bench, ABudgetLeavesTheRestAndSaysHowToGoOn) {
   EXPECT_THAT(bench.output, HasSubstr("--resume goes on"));
 }
 
+// A slip in --only once replaced the samples of an hour by a header.
+TEST(Bench, WhatChoosesNoPointIsRefusedAndTheSamplesStay) {
+  const test::TemporaryFolder folder;
+  const std::string samples = folder.write("a.jsonl", "samples of an hour\n");
+  const std::string bench = calibrate + " bench --backend host -o " + samples;
+  for (const char* slip : {" --only copy --only gem_m", " --budget nan", " --budget inf"}) {
+    EXPECT_EQ(run(bench + slip).code, 2) << slip;
+    EXPECT_EQ(text_of(samples), "samples of an hour\n") << slip;
+  }
+  EXPECT_EQ(run(bench + " --benchmark_filter=nosuch").code, 2);
+}
+
+TEST(Fit, WhatIsReadIsNotWrittenOver) {
+  const test::TemporaryFolder folder;
+  const std::string log = folder.write("a.jsonl", "{}\n"), link = folder.path("link");
+  std::filesystem::create_symlink(log, link);
+  for (const std::string& command : {" fit " + log + " -o " + link, " fit " + log + " -o b.json --plot " + log,
+                                     " import " + log + " -o " + log, " report h200 " + log + " --plot " + log}) {
+    const Ran refused = run(calibrate + command);
+    EXPECT_EQ(refused.code, 2) << command;
+    EXPECT_THAT(refused.output, HasSubstr("write to another file"));
+    EXPECT_EQ(text_of(log), "{}\n") << command;
+  }
+}
+
+TEST(Import, LogsWithoutASampleLeaveTheOutputAlone) {
+  const test::TemporaryFolder folder;
+  const std::string trace = folder.write("k.json",
+                                         R"({"traceEvents":[{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":-5}]})"),
+                    samples = folder.write("a.jsonl", "samples of an hour\n");
+  const Ran import = run(calibrate + " import " + trace + " --device h200 -o " + samples);
+  EXPECT_EQ(import.code, 1) << import.output;
+  EXPECT_THAT(import.output, HasSubstr("is not written"));
+  EXPECT_EQ(text_of(samples), "samples of an hour\n");
+}
+
 TEST(Bench, GoogleBenchmarksFilterAndJsonWork) {
   const test::TemporaryFolder folder;
   const std::string json = folder.path("b.json");

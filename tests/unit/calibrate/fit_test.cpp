@@ -256,6 +256,29 @@ TEST(Fit, CopiesInRoundsAreAsLongAsTheirMedian) {
               testing::HasSubstr("22.2 % from round to round"));
 }
 
+TEST(Fit, OneRunGivenTwiceIsOneRun) {
+  std::vector<Sample> samples;
+  for (std::int64_t bytes = 1 << 12; bytes <= 1 << 26; bytes *= 2)
+    samples.push_back(copied("pageable", bytes, bent(bytes)));
+  const auto result = fit_calibration({file_of(samples), file_of(samples)}, base(), "test");
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->calibration.copy_prices.front().provenance.samples, 15);
+  EXPECT_EQ(codes(result.diagnostics()), std::vector<std::string>{"fit.unused:0"});
+}
+
+TEST(Fit, SamplesWithoutTheirSizesAreLeftOutAndTold) {
+  std::vector<Sample> samples;
+  for (std::int64_t bytes = 1 << 12; bytes <= 1 << 26; bytes *= 2)
+    samples.push_back(copied("pageable", bytes, bent(bytes)));
+  samples.push_back(copied("pageable", 0, 1e-3));
+  samples.push_back(timed({"gemm", {{"dtype", "bf16"}}, {{"m", 4096}, {"k", 4096}}}, 1e-3));
+  samples.back().line = 17;
+  const auto result = fit_calibration({file_of(samples)}, base(), "test");
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->calibration.copy_prices.front().provenance.samples, 15);
+  EXPECT_EQ(codes(result.diagnostics()), (std::vector<std::string>{"fit.sizes:0", "fit.sizes:17"}));
+}
+
 TEST(Fit, TimesThatNoRuleDescribesAreRefused) {
   // The host backend's copies on a busy machine: 2.3, 0.65, 89.7, 87.9 and 14196.8 us were a curve once.
   std::vector<Sample> samples = {copied("pinned", 1 << 12, 2.3e-6),     copied("pinned", 1 << 15, 0.65e-6),

@@ -1,6 +1,7 @@
 // Are samples kept whole, and is every damaged line named?
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include "calibrate/samples/rounds.hpp"
 #include "calibrate/samples/sample_log.hpp"
@@ -91,6 +92,20 @@ TEST(Samples, AFileWithoutHeaderIsRefused) {
   EXPECT_EQ(read.diagnostics().back().code, "samples.header");
 }
 
+TEST(Samples, AHeaderOfAnotherFormatOrOfNoDeviceIsNone) {
+  const test::TemporaryFolder folder;
+  const std::string header = line_of(header_of("m")), sample = line_of(sample_of(1));
+  std::string later = header, nameless = header;
+  later.replace(later.find("samples/1"), 9, "samples/2");
+  nameless.replace(nameless.find("h200"), 4, "");
+  const auto of_later = read_samples(folder.write("later", later + sample));
+  const auto of_nameless = read_samples(folder.write("nameless", nameless + sample));
+  const auto of_text = read_samples(folder.write("text", "{\"header\": \"x\"}\n" + sample));
+  ASSERT_FALSE(of_later || of_nameless || of_text);
+  EXPECT_THAT(codes(of_later.diagnostics()), testing::ElementsAre("samples.format:1", "samples.header:0"));
+  EXPECT_THAT(codes(of_nameless.diagnostics()), testing::ElementsAre("samples.device:1", "samples.header:0"));
+}
+
 TEST(Rounds, AreOneSampleWithTheMedianOfTheirTimes) {
   std::vector<Sample> samples{sample_of(8)};
   for (const double time_s : {1e-4, 3e-4, 2e-4}) {
@@ -137,6 +152,34 @@ TEST(SampleLog, RefusesToMixMachines) {
   ASSERT_FALSE(log);
   EXPECT_EQ(log.diagnostics().back().code, "samples.machine");
   EXPECT_EQ(text_of(path), before) << "a refused file stays as it was";
+}
+
+// Samples written behind a compressed file's end cannot be read again.
+TEST(SampleLog, ACompressedFileIsNotResumed) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path("a.jsonl.gz");
+  gzFile file = gzopen(path.c_str(), "wb");
+  const std::string text = line_of(header_of("m")) + line_of(sample_of(1));
+  gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+  gzclose(file);
+  const std::string before = text_of(path);
+  const auto log = SampleLog::open(path, header_of("m"), true);
+  ASSERT_FALSE(log);
+  EXPECT_EQ(log.diagnostics().back().code, "samples.compressed");
+  EXPECT_EQ(text_of(path), before);
+}
+
+TEST(SampleLog, ResumeReplacesATornHeaderAndNoOtherFile) {
+  const test::TemporaryFolder folder;
+  const std::string header = line_of(header_of("m"));
+  EXPECT_TRUE(SampleLog::open(folder.write("empty", ""), header_of("m"), true));
+  EXPECT_TRUE(SampleLog::open(folder.write("torn", header.substr(0, 5)), header_of("m"), true));
+  EXPECT_TRUE(SampleLog::open(folder.write("nearly", header.substr(0, header.size() - 1)), header_of("m"), true));
+  for (const std::string text : {"notes\n", "notes", "{\"traceEvents\": []}"}) {
+    const std::string path = folder.write("other", text);
+    EXPECT_FALSE(SampleLog::open(path, header_of("m"), true)) << text;
+    EXPECT_EQ(text_of(path), text);
+  }
 }
 
 }  // namespace
