@@ -235,10 +235,11 @@ void ClusterReader::read_network() {
   const Node* node = root_.object("network");
   if (node == nullptr) return;
   ObjectReader reader(*node, diagnostics_, "cluster");
-  for (const char* key : {"nics_per_node", "bandwidth"}) require(reader, key);
+  require(reader, "nics_per_node");
   cluster_.nic.tier = Tier::nic;
   cluster_.nics_per_node =
       static_cast<int>(reader.integer("nics_per_node", 0, most_nics_per_node).value_or(cluster_.nics_per_node));
+  if (cluster_.nics_per_node > 0) require(reader, "bandwidth");
   read_link(reader, cluster_.nic);
   cluster_.rail_optimized = reader.boolean("rail_optimized").value_or(cluster_.rail_optimized);
   cluster_.nodes_per_leaf =

@@ -192,7 +192,8 @@ TEST(ReadCluster, CollectsAllErrorsWithTheirPlaces) {
 }
 
 TEST(ReadCluster, DemandsWhatNoKnownDeviceStandsInFor) {
-  const auto cluster = read(R"({"device": {"name": "x9", "memory": "100 GB"}, "devices_per_node": 4})");
+  const auto cluster = read(R"({"device": {"name": "x9", "memory": "100 GB"}, "devices_per_node": 4,
+                               "network": {"nics_per_node": 0}})");  // no NIC has no bandwidth
   std::set<std::string> missing;
   for (const Diagnostic& diagnostic : cluster.diagnostics()) {
     EXPECT_EQ(diagnostic.code, "cluster.missing");
