@@ -28,7 +28,7 @@ std::int64_t round_to_division(std::int64_t size, std::int64_t divisions) {
 CachingAllocator::CachingAllocator(AllocatorRules rules) : rules_(rules) {
   // Addresses fall from the middle of the range, so that they never run out.
   next_address_ = std::numeric_limits<std::int64_t>::max() / 2 / (20 * mib) * (20 * mib);
-  if (rules_.address_gap.count > 0) gaps_.emplace(next_address_, rules_.address_gap.count);
+  if (rules_.address_gap.count > 0) gaps_.add_rest(next_address_, rules_.address_gap.count);
   rounds_to_divisions_ = std::any_of(rules_.roundup_power2_divisions.begin(), rules_.roundup_power2_divisions.end(),
                                      [](std::int64_t divisions) { return divisions > 1; });
   blocks_.reserve(1024);
@@ -231,7 +231,8 @@ void CachingAllocator::place_blocks(std::vector<Placed>& blocks, std::int64_t& n
       blocks.push_back({block.address, block.size, block.pool, block.state, held ? BlockId{id} : BlockId::empty});
     }
   }
-  for (const auto& [address, size] : gaps_) blocks.push_back({address, size, 0, State::unused, BlockId::empty});
+  for (const auto& [address, size] : gaps_.by_address())
+    blocks.push_back({address, size, 0, State::unused, BlockId::empty});
   next_address = next_address_;
 }
 

@@ -21,10 +21,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <vector>
 
+#include "planner/account/address_gaps.hpp"
 #include "planner/account/allocator_rules.hpp"
 #include "planner/account/free_blocks.hpp"
 #include "planner/base/quantity.hpp"
@@ -136,7 +136,6 @@ class CachingAllocator {
   std::uint32_t take_from_driver(std::uint32_t pool, std::int64_t size);
   std::uint32_t new_segment(std::uint32_t pool, std::int64_t size, bool retry);
   std::int64_t address_for(std::int64_t size);
-  void free_addresses(std::int64_t address, std::int64_t size);
   bool within_capacity(std::int64_t size) const;
   void give_back(std::uint32_t id);
   bool give_back_oversize(std::uint32_t pool, std::int64_t size);
@@ -155,8 +154,8 @@ class CachingAllocator {
   std::int64_t retries_ = 0;
   std::int64_t device_allocations_ = 0;
   std::int64_t large_searches_ = 0;
-  std::int64_t next_address_ = 0;              ///< the lower end of the lowest range so far
-  std::map<std::int64_t, std::int64_t> gaps_;  ///< free parts of ranges: address and size
+  std::int64_t next_address_ = 0;  ///< the lower end of the lowest range so far
+  AddressGaps gaps_;               ///< free parts of ranges
   std::vector<Block> blocks_;
   std::vector<std::uint32_t> unused_;
   std::vector<Pool> pools_;  ///< 2 * stream: small, 2 * stream + 1: large

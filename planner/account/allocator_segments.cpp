@@ -23,34 +23,11 @@ bool CachingAllocator::within_capacity(std::int64_t size) const {
 
 // The lowest gap that holds it, else a new range below all others, whose rest becomes a gap.
 std::int64_t CachingAllocator::address_for(std::int64_t size) {
-  for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
-    const auto [address, room] = *gap;
-    if (room < size) continue;
-    gaps_.erase(gap);
-    if (room > size) gaps_.emplace(address + size, room - size);
-    return address;
-  }
+  if (const auto address = gaps_.take(size)) return *address;
   const std::int64_t range = round_up(size, address_range);
   next_address_ -= range;
-  if (range > size) gaps_.emplace(next_address_ + size, range - size);
+  if (range > size) gaps_.add_rest(next_address_ + size, range - size);
   return next_address_;
-}
-
-// Addresses that are free again join the gaps beside them.
-void CachingAllocator::free_addresses(std::int64_t address, std::int64_t size) {
-  auto next = gaps_.lower_bound(address);
-  if (next != gaps_.end() && next->first == address + size) {
-    size += next->second;
-    next = gaps_.erase(next);
-  }
-  if (next != gaps_.begin()) {
-    const auto previous = std::prev(next);
-    if (previous->first + previous->second == address) {
-      previous->second += size;
-      return;
-    }
-  }
-  gaps_.emplace(address, size);
 }
 
 // A block of at least `size` bytes from the driver, not listed as free; under pressure the cache is given back first.
@@ -82,7 +59,7 @@ std::uint32_t CachingAllocator::new_segment(std::uint32_t pool, std::int64_t siz
 void CachingAllocator::give_back(std::uint32_t id) {
   unlist(id);
   now_.reserved.count -= blocks_[id].size;
-  free_addresses(blocks_[id].address, blocks_[id].size);
+  gaps_.add(blocks_[id].address, blocks_[id].size);
   blocks_[id] = Block{};
   unused_.push_back(id);
 }
