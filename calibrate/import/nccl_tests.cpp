@@ -130,6 +130,7 @@ class Reader {
 
   void read(const TextLine& line) {
     line_ = line.number;
+    if (!line.damage.empty()) return warn("cut", fmt::format("{}; the lines before are used", line.damage));
     const std::string_view text = line.text;
     if (text.find("NCCL INFO") != std::string_view::npos || text.find("NCCL WARN") != std::string_view::npos)
       return leave("NCCL_DEBUG lines");

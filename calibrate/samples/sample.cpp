@@ -77,6 +77,7 @@ class LineReader {
 
   void read(const TextLine& line) {
     line_ = line.number;
+    if (!line.damage.empty()) return warn("line", fmt::format("{}; the lines before are used", line.damage), {});
     if (line.text.empty()) return;
     if (!line.complete) return warn("line", "the file ends within this line; it is left out", "bench --resume goes on");
     const Json json = Json::parse(line.text, nullptr, false);

@@ -59,7 +59,16 @@ void for_each_line(const std::string& path, const std::function<void(const TextL
     use(line);
   };
   PieceReader reader(path);
-  for (std::string_view piece = reader.next(); !piece.empty(); piece = reader.next()) {
+  const auto next = [&]() -> std::string_view {
+    try {
+      return reader.next();
+    } catch (const MachineError& error) {
+      if (offset == 0 && rest.empty()) throw;
+      line.damage = error.what();
+      return {};
+    }
+  };
+  for (std::string_view piece = next(); !piece.empty(); piece = next()) {
     while (true) {
       const std::size_t end = piece.find('\n');
       if (end == std::string_view::npos) break;
@@ -74,7 +83,7 @@ void for_each_line(const std::string& path, const std::function<void(const TextL
     }
     rest += piece;
   }
-  if (!rest.empty()) pass(rest, false);
+  if (!rest.empty() || !line.damage.empty()) pass(rest, false);
 }
 
 }  // namespace plimsoll::calibrate

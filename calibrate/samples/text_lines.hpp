@@ -14,9 +14,11 @@ struct TextLine {
   int number = 1;
   std::size_t end = 0;   ///< byte offset behind its newline
   bool complete = true;  ///< ended by a newline
+  std::string damage;    ///< why nothing can be read from within this line on; empty: the file ends well
 };
 
-/// @throws MachineError if the file is missing, unreadable, or a damaged gzip
+/// A gzip that is cut off or damaged ends with a line that says so.
+/// @throws MachineError if the file is missing or unreadable, or nothing of it can be read
 void for_each_line(const std::string& path, const std::function<void(const TextLine&)>& use);
 
 /// The pieces of a file one after the other.

@@ -154,6 +154,25 @@ TEST(SampleLog, RefusesToMixMachines) {
   EXPECT_EQ(text_of(path), before) << "a refused file stays as it was";
 }
 
+TEST(Samples, OfACompressedFileThatIsCutOffTheLinesBeforeAreUsed) {
+  const test::TemporaryFolder folder;
+  const std::string whole = folder.path("whole.gz");
+  gzFile file = gzopen(whole.c_str(), "wb");
+  std::string text = line_of(header_of("m"));
+  for (std::int64_t i = 1; i <= 500; ++i)
+    text += line_of(sample_of(i * 7919 % 4093, 1e-4 + 1e-9 * static_cast<double>(i)));
+  gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+  gzclose(file);
+  const std::string bytes = text_of(whole);
+  const auto read = read_samples(folder.write("cut.gz", bytes.substr(0, bytes.size() / 2)));
+  ASSERT_TRUE(read);
+  EXPECT_GT(read->samples.size(), 100U);
+  ASSERT_EQ(read.diagnostics().size(), 1U);
+  EXPECT_EQ(read.diagnostics().front().code, "samples.line");
+  EXPECT_EQ(read.diagnostics().front().place.line, static_cast<int>(read->samples.size()) + 2);
+  EXPECT_THAT(read.diagnostics().front().message, testing::HasSubstr("cut off"));
+}
+
 // Samples written behind a compressed file's end cannot be read again.
 TEST(SampleLog, ACompressedFileIsNotResumed) {
   const test::TemporaryFolder folder;
