@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <string_view>
 
 #include "calibrate/samples/rounds.hpp"
 #include "planner/base/format.hpp"
@@ -27,6 +28,8 @@ class Quiet : public benchmark::BenchmarkReporter {
   bool ReportContext(const Context& /*context*/) override { return true; }
   void ReportRuns(const std::vector<Run>& /*runs*/) override {}
 };
+
+constexpr std::string_view go = "go ";  // what rank 0 says before the key of the point that is next
 
 class Loop {
  public:
@@ -67,7 +70,11 @@ class Loop {
     try {
       const Case& next = cases_[index];
       const std::string verdict = ranks_.broadcast(ranks_.rank() == 0 ? decide(next) : std::string());
-      if (verdict != "go") return state.SkipWithError(verdict.c_str());
+      const std::string key = key_of(next.point);
+      if (verdict.starts_with(go) && verdict.substr(go.size()) != key)
+        throw MachineError(fmt::format("rank 0 measures {}, this rank {}: all ranks need the same options",
+                                       verdict.substr(go.size()), key));
+      if (!verdict.starts_with(go)) return state.SkipWithError(verdict.c_str());
       if (!next.shared && ranks_.rank() != 0) return state.SkipWithError("rank 0 measures this");
       measure(next, state);
     } catch (...) {
@@ -85,7 +92,7 @@ class Loop {
       ++report_.left;
       return "the budget is spent";
     }
-    return "go";
+    return std::string(go) + key_of(next.point);
   }
 
   void measure(const Case& next, benchmark::State& state) {

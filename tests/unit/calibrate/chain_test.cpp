@@ -239,6 +239,17 @@ TEST(Bench, ProcessesOfTorchrunAndSlurmMeasureCollectivesBetweenThem) {
   }
 }
 
+// Four points each: a rank's all_gather was another's all_reduce.
+TEST(Bench, RanksThatWereGivenDifferentPointsSaySo) {
+  const test::TemporaryFolder folder;
+  const std::string one =
+      fmt::format(" WORLD_SIZE=2 PLIMSOLL_PORT={} {} bench --backend host --timeout 20s -o {} --only ",
+                  30000 + getpid() % 9000, calibrate, folder.path("a.jsonl"));
+  const Ran both = run("sh -c 'RANK=1" + one + "all_gather & RANK=0" + one + "all_reduce; code=$?; wait; exit $code'");
+  EXPECT_EQ(both.code, 3) << both.output;
+  EXPECT_THAT(both.output, HasSubstr("all ranks need the same options"));
+}
+
 TEST(Bench, RanksStayUntilTheFirstHasMeasuredWhatItMeasuresAlone) {
   const test::TemporaryFolder folder;
   const std::string one =
