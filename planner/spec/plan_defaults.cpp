@@ -142,6 +142,18 @@ void take_moe(PlanDraft& draft) {
   take_switch(plan, "/moe/use_residual", moe.use_residual, false);
 }
 
+/// What zero_optimization offloads is DeepSpeed's matter; PyTorch's engines never see that section.
+void forget_zeros_offload(Plan& plan) {
+  if (plan.engine != Engine::fsdp2 && plan.engine != Engine::ddp) return;
+  const auto forget = [&](const char* pointer, OffloadDevice& device) {
+    if (!place_of(plan, pointer).pointer.starts_with("/zero/")) return;
+    device = OffloadDevice::none;
+    plan.places.erase(pointer);
+  };
+  forget("/offload/optimizer", plan.offload.optimizer);
+  forget("/offload/parameters", plan.offload.parameters);
+}
+
 /// What DeepSpeed does instead below stage 3.
 void correct_offload(PlanDraft& draft) {
   Plan& plan = draft.plan;
@@ -237,6 +249,7 @@ void take_defaults(PlanDraft& draft) {
   take_number(plan, "/sequence", plan.sequence, 4096);
   take_number(plan, "/gradient_accumulation", plan.gradient_accumulation, 1);
   take_zero(plan);
+  forget_zeros_offload(plan);
   correct_offload(draft);
   take_moe(draft);
   const EngineVersion version = take_version(draft);

@@ -5,11 +5,13 @@
 
 #include <limits>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "planner/base/check.hpp"
 #include "planner/base/format.hpp"
 #include "planner/spec/ds_lint.hpp"
+#include "planner/spec/ds_values.hpp"
 #include "planner/spec/limits.hpp"
 #include "planner/spec/plan_draft.hpp"
 #include "planner/spec/write_plan.hpp"
@@ -357,6 +359,29 @@ void check_adapters(PlanDraft& draft) {
                "/trainable/lora/rank is missing");
 }
 
+/// Offload stands in DeepSpeed's section and in the plan's own: one file must not say both.
+void check_offload_said_twice(const Node& root, PlanDraft& draft) {
+  const Node* zero = root.find("zero");
+  const Node* offload = root.find("offload");
+  if (zero == nullptr || offload == nullptr) return;
+  for (const auto& [section, deprecated, key] : {std::tuple{"offload_optimizer", "cpu_offload", "optimizer"},
+                                                 std::tuple{"offload_param", "cpu_offload_param", "parameters"}}) {
+    const Node* of_zero = zero->find(section) != nullptr ? zero->find(section) : zero->find(deprecated);
+    const Node* of_plan = offload->find(key);
+    if (of_zero == nullptr || of_plan == nullptr || !of_plan->is_string()) continue;
+    const Node* device = of_zero->find("device");
+    const std::string word = of_zero->is_object() ? text_value(device).value_or("none")
+                                                  : (boolean_value(of_zero).value_or(false) ? "cpu" : "none");
+    if (word == of_plan->as_string()) continue;
+    draft.report(
+        Severity::error, "plan.contradiction", of_plan->place(),
+        fmt::format("{} is {}, but {} says {}", of_plan->pointer(), of_plan->as_string(), of_zero->pointer(), word),
+        "leave one of them out");
+    draft.reading.diagnostics.back().notes.push_back(
+        {(device != nullptr ? device : of_zero)->place(), of_zero->pointer() + " is here"});
+  }
+}
+
 void read_plan_object(const Node& root, PlanDraft& draft) {
   Section top(root, "", draft);
   read_run(top);
@@ -371,6 +396,7 @@ void read_plan_object(const Node& root, PlanDraft& draft) {
   read_loss(top);
   read_optimizer(top);
   read_offload(top);
+  check_offload_said_twice(root, draft);
   read_trainable(top);
   top.report_unknown();
 }

@@ -202,6 +202,28 @@ TEST(Offload, BelowStage3DoesWhatDeepSpeedDoes) {
   EXPECT_EQ(plan.offload.parameters, OffloadDevice::none);
 }
 
+TEST(Offload, MustNotBeSaidTwiceInOneFileAndDifferently) {
+  EXPECT_THAT(
+      errors_of(R"({"zero": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "offload": {"optimizer": "none"}})"),
+      ElementsAre("plan.contradiction /offload/optimizer"));
+  EXPECT_THAT(errors_of(R"({"offload": {"parameters": "cpu"}, "zero": {"stage": 3, "cpu_offload_param": false}})"),
+              ElementsAre("plan.contradiction /offload/parameters"));
+  const Plan plan =
+      plan_of(R"({"zero": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})", {"offload.optimizer=none"});
+  EXPECT_EQ(plan.offload.optimizer, OffloadDevice::none);
+  EXPECT_THAT(errors_of(R"({"zero": {"stage": 3, "cpu_offload": true}, "offload": {"optimizer": "cpu"}})"),
+              ElementsAre());
+}
+
+TEST(Offload, OfZeroOptimizationIsDeepSpeedsAlone) {
+  for (const char* engine : {"fsdp2", "ddp"}) {
+    const Plan plan =
+        plan_of(R"({"zero": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})", {std::string("engine=") + engine});
+    EXPECT_EQ(plan.offload.optimizer, OffloadDevice::none) << engine;
+    EXPECT_EQ(plan.optimizer.implementation, OptimizerImplementation::fused) << engine;
+  }
+}
+
 TEST(Routing, HistogramsAreArraysOfLayersRanksAndExpertsOrAFile) {
   const Plan plan = plan_of(R"({"routing": {"kind": "histogram", "counts": [[[1, 2], [3, 4]]]}})");
   ASSERT_EQ(plan.routing.counts.size(), 1U);
