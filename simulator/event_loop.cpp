@@ -153,8 +153,21 @@ void EventLoop::note_host(std::size_t c, const PricedOp& op, SimTime took, std::
   ClassState& state = classes_[c];
   const std::uint32_t before = waited_for == none ? state.last_sync : waited_for;
   state.last_sync = static_cast<std::uint32_t>(timeline_.ops.size());
-  timeline_.ops.push_back({op.op, static_cast<std::uint16_t>(c), Lane::host, Cause::host, op.share, before,
-                           state.host_free - took, state.host_free});
+  note(c, op, Lane::host, Cause::host, before, state.host_free - took, state.host_free);
+}
+
+/// Adds an op to the timeline, written where it stays: a copy of what was just written waits until that is there.
+void EventLoop::note(std::size_t c, const PricedOp& op, Lane lane, Cause cause, std::uint32_t waited_for, SimTime start,
+                     SimTime end) {
+  TimedOp& timed = timeline_.ops.emplace_back();
+  timed.op = op.op;
+  timed.class_index = static_cast<std::uint16_t>(c);
+  timed.lane = lane;
+  timed.cause = cause;
+  timed.share = op.share;
+  timed.waited_for = waited_for;
+  timed.start = start;
+  timed.end = end;
 }
 
 // ---- device ----
@@ -291,8 +304,7 @@ void EventLoop::finish(std::size_t c, std::size_t l) {
   Issued& issued = state.instances[instance];
   issued.ended = now_;
   lane.last = issued.mark = static_cast<std::uint32_t>(timeline_.ops.size());
-  timeline_.ops.push_back({op.op, static_cast<std::uint16_t>(c), static_cast<Lane>(l), lane.cause, op.share,
-                           lane.waited_for, lane.started, now_});
+  note(c, op, static_cast<Lane>(l), lane.cause, lane.waited_for, lane.started, now_);
   lane.running = false;
   lane.free_at = now_;
   ++lane.head;

@@ -89,6 +89,8 @@ class EventLoop {
   void run_host(std::size_t c);
   std::uint32_t like_next(const ClassState& state, std::uint32_t most) const;
   void note_host(std::size_t c, const PricedOp& op, SimTime took, std::uint32_t waited_for);
+  void note(std::size_t c, const PricedOp& op, Lane lane, Cause cause, std::uint32_t waited_for, SimTime start,
+            SimTime end);
   void refresh(ClassState& state, std::size_t l);
   void find_earliest(ClassState& state);
   SimTime due_elsewhere(std::size_t c, std::size_t l) const;

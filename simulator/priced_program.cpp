@@ -89,53 +89,32 @@ class Flattener {
     }
   }
 
-  /// Steps launch the same few hundred kernels again and again: each is priced once.
+  /// Launches share their kernel: each is priced once.
   struct KernelTime {
     SimTime work = -1, sagging = 0;
     double matrix_s = 0;
-    KernelKind kind = KernelKind::small;
     std::array<SimTime, 3> host{}, repeats{};  ///< by issuer
   };
-  struct PricedKernel {
-    Kernel kernel;
+  KernelTime time_of(const Kernel& kernel) const {
     KernelTime time;
-  };
-  const PricedKernel& price_of(const Kernel& kernel) {
-    const auto mixed =
-        (static_cast<std::uint64_t>(kernel.elements) + static_cast<std::uint64_t>(kernel.kind) * 64 +
-         static_cast<std::uint64_t>(kernel.dtype)) *
-            0x9e3779b97f4a7c15ULL ^
-        (static_cast<std::uint64_t>(kernel.bytes.count) + static_cast<std::uint64_t>(kernel.k)) * 0xc2b2ae3d27d4eb4fULL;
-    PricedKernel& known = kernels_[mixed >> (64U - kernel_slots_log2)];
-    const Kernel& k = known.kernel;
-    const bool same = known.time.work >= 0 && k.kind == kernel.kind && k.elements == kernel.elements &&
-                      k.m == kernel.m && k.n == kernel.n && k.k == kernel.k && k.batch == kernel.batch &&
-                      k.dtype == kernel.dtype && k.bytes == kernel.bytes && k.launches == kernel.launches &&
-                      k.tiles == kernel.tiles;
-    if (same) return known;
-    known.kernel = kernel;
     const SimTime alone = plain_.kernel(kernel);
-    known.time.work = alone + plain_.kernel_gap() * (kernel.launches - 1);
-    known.time.sagging = std::max<SimTime>(doubled_.kernel(kernel) - alone, 0);
-    known.time.matrix_s = plain_.matrix_seconds(kernel);
-    known.time.kind = kernel.kind;
-    return known;
+    time.work = alone + plain_.kernel_gap() * (kernel.launches - 1);
+    time.sagging = std::max<SimTime>(doubled_.kernel(kernel) - alone, 0);
+    time.matrix_s = plain_.matrix_seconds(kernel);
+    Kernel first = kernel;
+    first.launches = 1;
+    for (const Issuer issuer : {Issuer::forward, Issuer::backward, Issuer::optimizer}) {
+      const auto i = static_cast<std::size_t>(issuer);
+      time.host[i] = plain_.launch(issuer, kernel);
+      time.repeats[i] = time.host[i] - plain_.launch(issuer, first);
+    }
+    return time;
   }
 
   void price(const Op& op, KernelId id, PricedOp& priced) {
     KernelTime& known = of_kernel_[id];
-    if (known.work < 0) {
-      const Kernel& kernel = program_.kernels[id];
-      known = price_of(kernel).time;
-      Kernel first = kernel;
-      first.launches = 1;
-      for (const Issuer issuer : {Issuer::forward, Issuer::backward, Issuer::optimizer}) {
-        const auto i = static_cast<std::size_t>(issuer);
-        known.host[i] = plain_.launch(issuer, kernel);
-        known.repeats[i] = known.host[i] - plain_.launch(issuer, first);
-      }
-    }
-    priced.kind = known.kind;
+    if (known.work < 0) known = time_of(program_.kernels[id]);
+    priced.kind = program_.kernels[id].kind;
     priced.work = known.work;
     priced.sagging = known.sagging;
     priced.matrix_s = static_cast<float>(known.matrix_s);
@@ -229,8 +208,6 @@ class Flattener {
   const Prices& plain_;
   const Prices& doubled_;
   PricedProgram result_;
-  static constexpr unsigned kernel_slots_log2 = 11;
-  std::vector<PricedKernel> kernels_ = std::vector<PricedKernel>(std::size_t{1} << kernel_slots_log2);
   std::vector<KernelTime> of_kernel_ = std::vector<KernelTime>(program_.kernels.size());
   std::vector<std::uint32_t> positions_;  ///< by op of the step: in result_.ops
   std::unordered_map<CollectiveKey, Known, HashOfKey> collectives_;

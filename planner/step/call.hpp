@@ -74,6 +74,7 @@ struct Call {
   Routine routine = Routine::none;
   std::array<std::int64_t, 7> sizes{};
   std::array<double, 3> scalars{};
+  bool operator==(const Call&) const = default;
 };
 
 /// Entries of the step's report, fp32, summed over ranks at the end of a step.

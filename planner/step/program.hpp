@@ -82,15 +82,15 @@ struct Dim {
 struct Shape {
   std::array<std::int64_t, 4> sizes{1, 1, 1, 1};
   std::array<Symbol, 4> symbols{};
-  std::uint8_t rank = 0;
+  int rank = 0;  // as wide as the symbols together: a shape is copied in pieces that were written whole
 
   Shape() = default;
   Shape(std::initializer_list<Dim> dims) {
     for (const Dim& dim : dims) push(dim);
   }
   void push(Dim dim) {
-    sizes[rank] = dim.size;
-    symbols[rank] = dim.symbol;
+    sizes[static_cast<std::size_t>(rank)] = dim.size;
+    symbols[static_cast<std::size_t>(rank)] = dim.symbol;
     ++rank;
   }
   Dim dim(int index) const {
@@ -181,6 +181,7 @@ struct Kernel {
   Bytes bytes;
   GroupedTiles tiles;     ///< of a grouped product of PyTorch's; none: another's
   bool compiled = false;  ///< launched by compiled code, which costs the host far less than an eager operation
+  bool operator==(const Kernel&) const = default;
   /// Floating-point operations of GEMMs and attention (causal: half the square); 0 for the rest.
   Flops flops() const;
 
@@ -224,9 +225,14 @@ struct Collective {
   CollectiveKind kind = CollectiveKind::all_gather;
   DType dtype = DType::bf16;
   GroupId group = 0;
-  Bytes full_size;     ///< S of nccl-tests: the larger side; all_to_all: this rank's whole send buffer
+  Carrier carrier = Carrier::kernels;  ///< beside what is as small, so that an op is one line of the cache
+  Bytes full_size;                     ///< S of nccl-tests: the larger side; all_to_all: this rank's whole send buffer
   Bytes receive_size;  ///< all_to_all with uneven splits: this rank's whole receive buffer; else equal to full_size
-  Carrier carrier = Carrier::kernels;
+
+  Collective() = default;
+  Collective(CollectiveKind kind, DType dtype, GroupId group, Bytes full_size, Bytes receive_size,
+             Carrier carrier = Carrier::kernels)
+      : kind(kind), dtype(dtype), group(group), carrier(carrier), full_size(full_size), receive_size(receive_size) {}
 };
 struct Send {
   GroupId group = 0;
@@ -281,7 +287,8 @@ using Action = std::variant<Compute, Collective, Send, Receive, HostCopy, HostWo
 /// Which thread issues the op: it decides what a launch costs the host.
 enum class Issuer : std::uint8_t { forward, backward, optimizer };
 
-struct Op {
+/// One line of the cache: a job has some hundred thousand.
+struct alignas(64) Op {
   Action action;
   Lane lane = Lane::compute;
   Issuer issuer = Issuer::forward;
@@ -293,6 +300,7 @@ struct Op {
   std::uint32_t first_after = 0;  ///< into RankProgram::after
   const char* role = "";          ///< "self_attn.q_proj", "loss", ...
 };
+static_assert(sizeof(Op) == 64);
 
 /// A phase of the job: ops [first, end).  Names as in the ledger: model_built, initialized, first_step_forward, ...,
 /// steady_step, save_16bit, save_checkpoint.

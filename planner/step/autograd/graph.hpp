@@ -163,10 +163,8 @@ class alignas(64) GraphNode {
     std::array<SavedTensor, most_saved - inline_saved> saved;
     std::array<Tensor, most_outputs - 1> incoming;
   };
-  Rest& rest() {
-    if (!rest_) rest_ = std::make_unique<Rest>();
-    return *rest_;
-  }
+  Rest& rest() { return rest_ ? *rest_ : take_rest(); }
+  Rest& take_rest();
   void clear();
 
   // What a walk over the graph reads is one line of the cache; what follows is in the order in which a run comes across it.
@@ -213,10 +211,12 @@ class GraphNodes {
 
  private:
   friend class NodeRef;
+  friend class GraphNode;
   using Block = std::array<GraphNode, 32>;
   void grow();
   void take_back(GraphNode* node);
 
+  std::vector<std::unique_ptr<GraphNode::Rest>> free_rests_;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<GraphNode*> free_;
 };

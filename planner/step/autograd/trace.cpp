@@ -5,28 +5,21 @@
 
 namespace plimsoll {
 
+void EntryIndex::grow() {
+  std::vector<Slot> taken(slots_.size() * 2);
+  taken.swap(slots_);
+  for (const Slot& slot : taken) {
+    if (slot.index != none) find(slot.hash, [](std::uint32_t) { return false; }) = slot;
+  }
+}
+
 namespace {
 
-/// The table's entry that equals `entry`, else a new one at its end: a step launches the same kernels over and over.
-/// @param recent entries met of late, by hash
-template <class Entry, class Same>
-std::uint32_t find_or_add(std::vector<Entry>& table, std::array<std::uint32_t, 512>& recent, std::uint64_t hash,
-                          const Entry& entry, Same same) {
-  std::uint32_t& found = recent[(hash * 0x9e3779b97f4a7c15ULL) >> 55];
-  if (found < table.size() && same(table[found], entry)) return found;
-  table.push_back(entry);
-  return found = static_cast<std::uint32_t>(table.size() - 1);
-}
-
-bool same_kernel(const Kernel& a, const Kernel& b) {
-  const auto& [kind, dtype, launches, m, n, k, batch, elements, bytes, tiles, compiled] = a;  // all there is to compare
-  return kind == b.kind && dtype == b.dtype && launches == b.launches && m == b.m && n == b.n && k == b.k &&
-         batch == b.batch && elements == b.elements && bytes == b.bytes && tiles == b.tiles && compiled == b.compiled;
-}
-
-bool same_call(const Call& a, const Call& b) {
-  const auto& [routine, sizes, scalars] = a;
-  return routine == b.routine && sizes == b.sizes && scalars == b.scalars;
+/// Asks for the memory of what will be written to a table soon: a job is larger than the caches.
+template <class Entry>
+void prefetch_after(const Entry& newest) {
+  constexpr std::size_t ahead = 768;  // bytes: some twelve entries
+  __builtin_prefetch(reinterpret_cast<const char*>(&newest) + ahead, 1);
 }
 
 }  // namespace
@@ -40,6 +33,7 @@ void Trace::reserve(std::size_t ops) {
 
 inline Op& Trace::new_op(Lane on, const char* role) {
   Op& op = program_.ops.emplace_back();
+  prefetch_after(op);
   op.lane = on;
   op.issuer = issuer;
   op.layer = layer;
@@ -51,6 +45,7 @@ inline Op& Trace::new_op(Lane on, const char* role) {
 Tensor Trace::allocate(const Shape& shape, DType dtype, const char* name, Category what, Lane pool, bool pinned) {
   const auto id = static_cast<BufferId>(program_.buffers.size());
   BufferDecl& buffer = program_.buffers.emplace_back();
+  prefetch_after(buffer);
   buffer.shape = shape;
   buffer.size = Elements(shape.numel()) * dtype;
   buffer.name = name;
@@ -82,11 +77,14 @@ void Trace::free(Storage* storage) {
 }
 
 KernelId Trace::add_kernel(const Kernel& kernel) {
-  Kernel launched = kernel;
-  launched.compiled = compiled;
+  if (compiled && !kernel.compiled) {
+    Kernel launched = kernel;
+    launched.compiled = true;
+    return add_kernel(launched);
+  }
   const auto hash = static_cast<std::uint64_t>(kernel.bytes.count + kernel.elements * 3 + kernel.m * 5 + kernel.k * 7) +
                     (static_cast<std::uint64_t>(kernel.kind) << 40);
-  return find_or_add(program_.kernels, recent_kernels_, hash, launched, same_kernel);
+  return kernels_.find_or_add(program_.kernels, hash, kernel);
 }
 
 void Trace::compute(const Kernel& kernel, std::initializer_list<const Tensor*> reads,
@@ -101,14 +99,14 @@ void Trace::compute(const Kernel& kernel, const Call& call, std::initializer_lis
     if (program_.calls.empty()) program_.calls.emplace_back();
     const auto hash = static_cast<std::uint64_t>(call.sizes[0] + call.sizes[1] * 3 + call.sizes[2] * 5) +
                       (static_cast<std::uint64_t>(call.routine) << 40);
-    index = find_or_add(program_.calls, recent_calls_, hash, call, same_call);
+    index = calls_.find_or_add(program_.calls, hash, call);
   }
   record(Compute{add_kernel(kernel), index}, lane, reads, writes, role);
 }
 
 void Trace::compute(const Kernel& kernel, const std::vector<const Tensor*>& reads,
                     const std::vector<const Tensor*>& writes, const char* role) {
-  append(Compute{add_kernel(kernel)}, lane, reads, writes, role);
+  append(lane, reads, writes, role).action = Compute{add_kernel(kernel)};
 }
 
 void Trace::collective(const Collective& collective, std::initializer_list<const Tensor*> reads,
@@ -123,11 +121,6 @@ void Trace::host_copy(const Tensor& from, const Tensor& to, Bytes size, const ch
   const bool pinned = program_.buffers[(to_device ? from : to).buffer()].pinned;
   record(HostCopy{to_device, pinned, size}, lane, {&from}, {&to}, role);
   if (blocking || !pinned) record(HostSync{lane}, Lane::host, {}, {}, role);
-}
-
-OpId Trace::record(const Action& action, Lane on, std::initializer_list<const Tensor*> reads,
-                   std::initializer_list<const Tensor*> writes, const char* role) {
-  return append(action, on, Tensors(reads.begin(), reads.size()), Tensors(writes.begin(), writes.size()), role);
 }
 
 // A wait already implied by an earlier op of its own lane is not repeated.
@@ -161,10 +154,9 @@ std::uint32_t Trace::add_operands(Tensors tensors, Use note) {
   return count;
 }
 
-OpId Trace::append(const Action& action, Lane on, Tensors reads, Tensors writes, const char* role) {
+Op& Trace::append(Lane on, Tensors reads, Tensors writes, const char* role) {
   const OpId id = next_op();
   Op& op = new_op(on, role);
-  op.action = action;
   op.first_ref = static_cast<std::uint32_t>(program_.refs.size());
   op.first_after = static_cast<std::uint32_t>(program_.after.size());
   add_pending(op);
@@ -180,7 +172,7 @@ OpId Trace::append(const Action& action, Lane on, Tensors reads, Tensors writes,
     use.write_lane = op.lane;
   });
   last_on_lane_[static_cast<std::size_t>(on)] = id;
-  return id;
+  return op;
 }
 
 void Trace::wait_for(Lane waiting, Lane on) {

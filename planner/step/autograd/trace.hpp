@@ -103,6 +103,41 @@ class Scoped {
   T old_;
 };
 
+/// Which entry of a table equals a given one?  The table holds each once: a step launches the same few hundred kernels over and
+/// over.
+class EntryIndex {
+ public:
+  /// The index of the table's entry that equals `entry`, else of a new one at its end.
+  template <class Entry>
+  std::uint32_t find_or_add(std::vector<Entry>& table, std::uint64_t hash, const Entry& entry) {
+    const auto mixed = static_cast<std::uint32_t>((hash * 0x9e3779b97f4a7c15ULL) >> 32);
+    Slot& slot = find(mixed, [&](std::uint32_t index) { return table[index] == entry; });
+    if (slot.index != none) return slot.index;
+    const auto index = static_cast<std::uint32_t>(table.size());
+    table.push_back(entry);
+    slot = {mixed, index};
+    if (table.size() * 2 > slots_.size()) grow();
+    return index;
+  }
+
+ private:
+  static constexpr std::uint32_t none = ~0u;
+  struct Slot {
+    std::uint32_t hash = 0, index = none;
+  };
+  /// The slot of the entry of this hash that is the same, else the free one where it would stand.
+  template <class Same>
+  Slot& find(std::uint32_t hash, Same same) {
+    for (std::size_t at = hash & (slots_.size() - 1);; at = (at + 1) & (slots_.size() - 1)) {
+      Slot& slot = slots_[at];
+      if (slot.index == none || (slot.hash == hash && same(slot.index))) return slot;
+    }
+  }
+  void grow();
+
+  std::vector<Slot> slots_ = std::vector<Slot>(1024);  // a power of two, at most half of them taken
+};
+
 /// Records ops and buffers into a RankProgram.
 class Trace {
  public:
@@ -136,8 +171,12 @@ class Trace {
   void collective(const Collective& collective, std::initializer_list<const Tensor*> reads,
                   std::initializer_list<const Tensor*> writes, const char* role);
   /// Any other action (host work, syncs, copies) with the buffers it touches.
-  OpId record(const Action& action, Lane on, std::initializer_list<const Tensor*> reads,
-              std::initializer_list<const Tensor*> writes, const char* role);
+  template <class Taken>
+  OpId record(const Taken& action, Lane on, std::initializer_list<const Tensor*> reads,
+              std::initializer_list<const Tensor*> writes, const char* role) {
+    append(on, {reads.begin(), reads.size()}, {writes.begin(), writes.size()}, role).action = action;
+    return next_op() - 1;
+  }
   /// A copy of `size` bytes between host and device on the current lane; which of the two is where, and whether the host's side
   /// is pinned, the buffers say.  One from or to pageable memory goes through the driver's staging buffer: the host waits for
   /// it, as it does for a pinned one if `blocking`.
@@ -178,13 +217,14 @@ class Trace {
   template <class Use>
   std::uint32_t add_operands(Tensors tensors, Use note);
   KernelId add_kernel(const Kernel& kernel);
-  OpId append(const Action& action, Lane on, Tensors reads, Tensors writes, const char* role);
+  /// An op without its action, which is best made where it stays: a copy waits until what was just written is there.
+  Op& append(Lane on, Tensors reads, Tensors writes, const char* role);
   void free(Storage* storage);
   void add_pending(Op& op);
   void add_edge(Op& op, OpId from, Lane other);
 
   RankProgram& program_;
-  std::array<std::uint32_t, 512> recent_kernels_{}, recent_calls_{};
+  EntryIndex kernels_, calls_;
   bool stopped_ = false;
   std::array<OpId, lane_count> last_on_lane_{none, none, none, none, none, none, none};
   // [waiting][on]: the latest op of `on` that some op of `waiting` already waits for
