@@ -53,12 +53,23 @@ bool enabled(const Node* value, const char* flag, PlanDraft& draft) {
   return false;
 }
 
+/// A scale that changes by itself needs a window and a lower end.
+void check_loss_scale(const Node& fp16, PlanDraft& draft) {
+  if (number_value(fp16.find("loss_scale")).value_or(0) != 0) return;
+  for (const char* key : {"loss_scale_window", "min_loss_scale"})
+    if (const Node* value = fp16.find(key); number_value(value).value_or(1) <= 0)
+      draft.report(
+          Severity::error, "ds.range", value->place(),
+          fmt::format("{} is {}, must be above 0 where loss_scale is dynamic", value->pointer(), value->source()));
+}
+
 void read_precision(const Node& root, PlanDraft& draft) {
   const char* bf16_section = root.find("bf16") == nullptr && root.find("bfloat16") != nullptr ? "bfloat16" : "bf16";
   const Node* fp16_switch = in(root, "fp16", "enabled");
   const Node* bf16_switch = in(root, bf16_section, "enabled");
   const bool fp16 = enabled(fp16_switch, "fp16", draft);
   const bool bf16 = enabled(bf16_switch, "bf16", draft);
+  if (fp16) check_loss_scale(*root.find("fp16"), draft);
   if (fp16 && bf16)
     draft.report(
         Severity::error, "ds.precision", fp16_switch->place(),
@@ -225,7 +236,7 @@ void check_reduction(const Node& root, PlanDraft& draft) {
                  "leave it out, or write reduce_scatter: false");
   }
   const Node* operation = root.find("gradient_allreduce_op");
-  if (stage == 3 && text_value(operation).value_or("mean") == "sum")
+  if (stage == 3 && in_lower_case(text_value(operation).value_or("mean")) == "sum")
     draft.report(Severity::error, "ds.reduction", operation->place(),
                  "/gradient_allreduce_op is sum: DeepSpeed refuses it at stage 3", "legal value at stage 3: mean");
 }

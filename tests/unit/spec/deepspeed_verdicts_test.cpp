@@ -71,6 +71,18 @@ TEST(DeepSpeedsVerdict, IsTheLintersOnEveryKeyAndValue) {
   EXPECT_EQ(cases, 3921);
 }
 
+TEST(TwoKeys, ThatDoNotGoTogetherAreRefusedAsDeepSpeedDoes) {
+  EXPECT_THAT(errors(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3}, "gradient_allreduce_op": "SUM"})"),
+              ElementsAre("ds.reduction /gradient_allreduce_op"));
+  EXPECT_THAT(errors(R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 0}})"),
+              ElementsAre("ds.range /fp16/loss_scale_window"));
+  EXPECT_THAT(
+      errors(R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 0, "loss_scale": 128}})"),
+      IsEmpty());
+  EXPECT_THAT(errors(R"({"train_batch_size": 8, "bf16": {"enabled": true, "bf16_optimizer_states": true}})"),
+              ElementsAre("ds.precision /bf16/bf16_optimizer_states"));
+}
+
 TEST(Removed, KeysAreRefusedByNameInTheVersionThatRaisesOnThem) {
   EXPECT_THAT(errors(R"({"train_batch_size": 8, "elasticity": {"enabled": false}})"),
               ElementsAre("ds.removed /elasticity"));
