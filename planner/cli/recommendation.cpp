@@ -156,6 +156,9 @@ std::string difference_in_words(const Plan& a, const Plan& b) {
   const auto experts = [](const Plan& plan) {
     return fmt::format("{}{}", name_of(plan.moe.implementation), plan.moe.leaf ? " as leaves" : "");
   };
+  const auto place = [](OffloadDevice device) {
+    return device == OffloadDevice::none ? std::string("gpu") : std::string(name_of(device));
+  };
   compare("GPUs", a.world_size, b.world_size);
   if (a.engine == Engine::deepspeed) compare("ZeRO stage", a.zero.stage, b.zero.stage);
   compare("ep", a.expert_parallel, b.expert_parallel);
@@ -163,8 +166,8 @@ std::string difference_in_words(const Plan& a, const Plan& b) {
   compare("micro-batch", a.micro_batch, b.micro_batch);
   compare("accumulation", a.gradient_accumulation, b.gradient_accumulation);
   compare("recomputation", recompute(a.recompute.every), recompute(b.recompute.every));
-  compare("optimizer on", std::string(name_of(a.offload.optimizer)), std::string(name_of(b.offload.optimizer)));
-  compare("parameters on", std::string(name_of(a.offload.parameters)), std::string(name_of(b.offload.parameters)));
+  compare("optimizer on", place(a.offload.optimizer), place(b.offload.optimizer));
+  compare("parameters on", place(a.offload.parameters), place(b.offload.parameters));
   if (a.engine == Engine::deepspeed && b.zero.stage > 0) {
     compare("reduce_bucket_size", a.zero.reduce_bucket_size, b.zero.reduce_bucket_size);
     if (b.zero.stage == 3 && a.zero.stage == 3)

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "planner/cli/recommendation.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/cli/program.hpp"
 
@@ -34,6 +35,13 @@ std::string text_of(const std::filesystem::path& path) {
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+TEST(DifferenceInWords, SaysWhereTheOptimizerIs) {
+  Plan here, there;
+  there.offload.optimizer = OffloadDevice::cpu;
+  EXPECT_EQ(difference_in_words(here, there), "optimizer on cpu instead of gpu");
+  EXPECT_EQ(difference_in_words(there, here), "optimizer on gpu instead of cpu");
 }
 
 class Recommend : public testing::TestWithParam<const char*> {
