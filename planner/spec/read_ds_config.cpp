@@ -221,6 +221,8 @@ void refuse_unbuilt(const Node& root, PlanDraft& draft) {
   };
   more_than_one(root.find("sequence_parallel_size"), "sequence parallelism");
   more_than_one(in(root, "tensor_parallel", "autotp_size"), "tensor parallelism");
+  if (const Node* tp = in(root, "tensor_parallel", "tp"); tp != nullptr)
+    more_than_one(tp->find("tp_size"), "tensor parallelism");
   more_than_one(in(root, "pipeline", "stages"), "pipeline parallelism");
 }
 

@@ -216,6 +216,7 @@ TEST(AutoEp, ComesFromTheSectionExpertParallel) {
 TEST(Unbuilt, IsRefusedWhereItChangesTheStep) {
   for (const char* text : {R"({"train_batch_size": 8, "pipeline": {"stages": 2}})",
                            R"({"train_batch_size": 8, "data_efficiency": {"enabled": true}})",
+                           R"({"train_batch_size": 8, "tensor_parallel": {"tp": {"tp_size": 2}}})",
                            R"({"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2}})"})
     EXPECT_THAT(found(text, Severity::error), ElementsAre(testing::StartsWith("plan.unsupported /"))) << text;
   for (const char* stages : {"1", "\"auto\""}) {
