@@ -26,6 +26,7 @@ Gradients::Gradients(ShardedParameters& parameters, const Plan& plan)
     : parameters_(parameters), trace_(parameters.trace()), plan_(plan), targets_(parameters.all().size()) {}
 
 void Gradients::allocate_bucket() {
+  if (!plan_.zero.contiguous_gradients) return;  // gradients are interleaved from where autograd put them
   bucket_ = trace_.empty({{plan_.zero.reduce_bucket_size, Symbol::bucket}}, plan_.communication_dtype,
                          "reduction bucket", Category::communication_buckets);
 }

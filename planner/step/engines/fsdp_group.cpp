@@ -133,18 +133,23 @@ void FsdpGroup::unshard() {
 std::vector<Tensor> FsdpGroup::shards_on_device() {
   std::vector<Tensor> copies;
   if (!context_.on_host) return copies;
-  Trace& trace = context_.trace;
-  for (const FsdpParameter& p : parameters_) {
-    Tensor copy = trace.empty(flat(p.padded), context_.shard_dtype, "shard on the device");
-    trace.host_copy(p.shard, copy, copy.bytes(), "fsdp shard");
-    if (casts()) {
-      Tensor cast = trace.empty(flat(p.padded), dtype(), "gather input");
-      ops::launch(trace, KernelKind::vectorized, {&copy}, cast, "fsdp copy-in cast");
-      copy = std::move(cast);
-    }
-    copies.push_back(std::move(copy));
-  }
+  for (const FsdpParameter& p : parameters_) copies.push_back(gather_input(p));
   return copies;
+}
+
+Tensor FsdpGroup::gather_input(const FsdpParameter& p) {
+  Trace& trace = context_.trace;
+  Tensor input = p.shard;
+  if (context_.on_host) {
+    input = trace.empty(flat(p.padded), context_.shard_dtype, "shard on the device");
+    trace.host_copy(p.shard, input, input.bytes(), "fsdp shard");
+  }
+  if (casts()) {
+    Tensor cast = trace.empty(flat(p.padded), dtype(), "gather input");
+    ops::launch(trace, KernelKind::vectorized, {&input}, cast, "fsdp copy-in cast");
+    input = std::move(cast);
+  }
+  return input;
 }
 
 // In forward the gathered buffer outlives its copy-out until the next group's, so that the next gather may run beside this
@@ -200,14 +205,18 @@ OpId FsdpGroup::copy_out() {
   return copied;
 }
 
-// A shard group of one rank: nothing to gather, each parameter is copied from its shard.
+// A shard group of one rank: nothing to gather, each parameter is copied from its shard in the type that would be gathered,
+// which the loop names until it has made the next one's.
 void FsdpGroup::copy_from_shards() {
   Trace& trace = context_.trace;
   Scoped layer(trace.layer, layer_);
+  Scoped category(trace.category, Category::gathered_parameters);
+  Tensor input;
   for (FsdpParameter& p : parameters_) {
     Parameter& parameter = *p.parameter;
+    input = gather_input(p);
     parameter.data = trace.empty(parameter.shape, parameter.dtype, parameter.name, Category::gathered_parameters);
-    ops::launch(trace, KernelKind::flat_copy, {&p.shard}, parameter.data, "fsdp copy from shard");
+    ops::launch(trace, KernelKind::flat_copy, {&input}, parameter.data, "fsdp copy from shard");
   }
   unsharded_ = true;
 }

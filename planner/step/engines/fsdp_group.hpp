@@ -79,6 +79,8 @@ class FsdpGroup {
   void reduce(const std::vector<FsdpParameter*>& owners, std::vector<Tensor> gradients);
   void concatenate(const std::vector<FsdpParameter*>& owners, const std::vector<Tensor>& gradients,
                    const Tensor& input);
+  /// A shard in the type that is gathered, on the device; the shard itself if it is that already.
+  Tensor gather_input(const FsdpParameter& p);
   std::vector<Tensor> shards_on_device();
   void keep_on_host(const std::vector<FsdpParameter*>& owners, const Tensor& reduced);
   void keep_or_add(const std::vector<FsdpParameter*>& owners, const Tensor& reduced);

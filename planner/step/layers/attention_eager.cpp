@@ -80,22 +80,26 @@ class EagerAttention {
     return ops::view(g_, mixed, mixed.shape, c_.batch() > 1);  // its gradient comes by token
   }
 
-  /// One batched product of [b A] matrices; `mat2` (the second operand) gets its gradient first and is let go first.
+  /// One batched product of [b A] matrices; `mat2` (the second operand) gets its gradient first and is let go first.  An
+  /// operand is kept for the other's gradient, if that one has any: a layer of which only queries are trained keeps no weights.
   Variable product(const Variable& a, const Variable& b, const Shape& shape, std::int64_t n, std::int64_t inner,
                    const char* name) {
     const Shape sa = a.shape, sb = b.shape;
+    const DType dtype = a.dtype;
     const std::int64_t count = batches(), rows = c_.sequence();
+    const std::size_t slot_of_a = a.requires_grad() ? 1 : 0;
     NodeRef node = g_.make_node({&a, &b}, [=](BackwardCall& call) {
-      const Tensor &kb = call.saved(0), &ka = call.saved(1);
-      call.out[1] = call.trace.empty(sb, kb.dtype, "gradient of an attention product");
-      call.trace.compute(Kernel::gemm(inner, n, rows, kb.dtype, count), {&call.grads[0], &ka}, {&call.out[1]},
-                         "attention product");
-      call.out[0] = call.trace.empty(sa, ka.dtype, "gradient of an attention product");
-      call.trace.compute(Kernel::gemm(rows, inner, n, ka.dtype, count), {&call.grads[0], &kb}, {&call.out[0]},
-                         "attention product");
+      const auto gradient = [&](std::size_t operand, std::size_t slot, const Shape& shape_of, const Kernel& kernel) {
+        if (!call.wants(operand)) return;
+        Tensor& out = call.out[operand];
+        out = call.trace.empty(shape_of, dtype, "gradient of an attention product");
+        call.trace.compute(kernel, {&call.grads[0], &call.saved(slot)}, {&out}, "attention product");
+      };
+      gradient(1, slot_of_a, sb, Kernel::gemm(inner, n, rows, dtype, count));
+      gradient(0, 0, sa, Kernel::gemm(rows, inner, n, dtype, count));
     });
-    g_.save(node, b);
-    g_.save(node, a);
+    if (a.requires_grad()) g_.save(node, b);
+    if (b.requires_grad()) g_.save(node, a);
     Tensor result = c_.trace.empty(shape, a.dtype, name);
     c_.trace.compute(Kernel::gemm(rows, n, inner, a.dtype, count), {&a, &b}, {&result}, "attention product");
     return ops::output_of(std::move(result), std::move(node));

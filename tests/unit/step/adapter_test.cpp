@@ -84,6 +84,27 @@ TEST(Adapters, KeepTheMaskOfADropout) {
   EXPECT_EQ(sizes_of(program, phase(program, "steady_backward"), "gradient of a dropout").size(), 1u);
 }
 
+// Scores in memory: the first layer's keys have no gradient where queries alone are adapted, so its queries are not kept for
+// them; where values are frozen too, its weights in 16 bits are not kept either.  What has no gradient is not computed.
+TEST(Adapters, AttentionKeepsAnOperandForTheOthersGradientOnly) {
+  const auto products = [](const char* trainable) {
+    const RankProgram program = build({"engine=ddp", "precision=bf16", "attention=eager", trainable});
+    return sizes_of(program, phase(program, "steady_backward"), "gradient of an attention product").size();
+  };
+  EXPECT_EQ(products("trainable=all"), 8u);
+  EXPECT_EQ(products(R"(trainable={"lora": {"rank": 4, "targets": ["q_proj"]}})"), 6u);
+  EXPECT_EQ(products(R"(trainable={"lora": {"rank": 4, "targets": ["q_proj", "v_proj"]}})"), 7u);
+  const auto kept = [](const char* trainable) {
+    const RankProgram program = build({"engine=ddp", "precision=bf16", "attention=eager", trainable});
+    return live(program, phase(program, "steady_forward")).at_end.gpu.at(Category::activations);
+  };
+  const std::int64_t weights = 2 * 2 * 4 * 8 * 8;               // 16 bits, 2 sequences, 4 heads, 8 x 8
+  const std::int64_t of_an_adapter = 4 * n * h + 4 * n * rank;  // the input of v's, and what B takes
+  EXPECT_EQ(kept(R"(trainable={"lora": {"rank": 4, "targets": ["q_proj", "v_proj"]}})") -
+                kept(R"(trainable={"lora": {"rank": 4, "targets": ["q_proj"]}})"),
+            weights + 2 * of_an_adapter);
+}
+
 // DeepSpeed releases what a recomputation fetched of frozen weights when the module in whose backward it ran is left: the
 // others of the layer are gathered once more for their own backward.
 TEST(Adapters, FrozenWeightsOfARecomputationAreGatheredAgain) {

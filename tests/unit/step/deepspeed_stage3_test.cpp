@@ -106,6 +106,14 @@ TEST(Stage3Initialization, HoldsPartsMastersBucketAndGradientPartition) {
   EXPECT_EQ(init.pageable_peak, 2 * part) << "defragmentation through the host";
 }
 
+TEST(Stage3Initialization, WithoutContiguousGradientsThereIsNoBucket) {
+  const auto resident = [](std::vector<std::string> sets) {
+    const RankProgram program = build(std::move(sets));
+    return live(program, phase(program, "initialized")).at_end.gpu_total();
+  };
+  EXPECT_EQ(resident({}) - resident({"zero.contiguous_gradients=false"}), 2 * 1000);
+}
+
 TEST(Stage3Initialization, GathersEachParameterOnceOnTheComputeStream) {
   const RankProgram program = build({});
   const auto ops = phase(program, "initialized");

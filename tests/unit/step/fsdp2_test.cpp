@@ -168,6 +168,21 @@ TEST(Fsdp2, ShardsOf16BitsAreGatheredWithoutACast) {
   EXPECT_EQ(end.gpu.at(Category::parameters), 2 * model / 2 + frequencies);
 }
 
+// Nothing to gather on one rank: each parameter is copied from a cast of its shard, which the loop names until it has made the
+// next one's, or from the shard itself.
+TEST(Fsdp2, OneRankCastsAShardBesideTheOneBefore) {
+  const RankProgram program = build({"world_size=1"});
+  const auto forward = phase(program, "steady_forward");
+  EXPECT_THAT(collectives(program, forward), IsEmpty());
+  const auto casts = events(program, forward, "gather input");
+  ASSERT_EQ(casts.size(), 2u * (2 + 2 * 9));
+  EXPECT_EQ(most_alive(casts), 2);
+  EXPECT_EQ(casts[0].buffer->size.count, 2 * 256);
+  EXPECT_FALSE(casts.back().alloc);
+  const RankProgram pure = build({"world_size=1", "master_weights=none", "optimizer.moments=bf16"});
+  EXPECT_THAT(events(pure, steady(pure), "gather input"), IsEmpty());
+}
+
 TEST(Fsdp2, PadsRowsThatTheRanksDoNotDivide) {
   // On three ranks: embedding 11 of 32 rows, q, o, down, norms 3 of 8, k, v 2 of 4, gate, up 6 of 16.
   const std::int64_t shard = 3 * 8 + 2 * 2 * 8 + 3 * 8 + 2 * 6 * 8 + 3 * 16 + 3 + 3;
