@@ -40,6 +40,9 @@ Prices::Prices(const Calibration& calibration, const ClusterSpec& cluster, const
   }
   of_group_ = named(calibration, "grouped_gemm_group");
   unaligned_ = named(calibration, "gemm_unaligned");
+  of_linear_ = {named(calibration, "gemm_unaligned_even"),           named(calibration, "gemm_unaligned_forward"),
+                named(calibration, "gemm_unaligned_forward_inner"),  named(calibration, "gemm_unaligned_to_input"),
+                named(calibration, "gemm_unaligned_to_input_inner"), named(calibration, "gemm_unaligned_to_weight")};
   of_row_ = named(calibration, "reduce_last_row");
   for (int i = 0; i < host_work_kind_count; ++i) {
     const auto found = calibration.host.work_s.find(name_of(static_cast<HostWorkKind>(i)));
@@ -60,17 +63,35 @@ SimTime Prices::gap_of(const StepProgram& program) const {
   return to_sim(calibration_.host.kernel_gap_s);
 }
 
-double Prices::product_seconds(double m, double n, double k, DType dtype) const {
-  const auto [known, added] = products_.try_emplace({m, n, k, dtype}, 0.0);
+double Prices::product_seconds(double m, double n, double k, DType dtype, LinearProduct linear) const {
+  const auto [known, added] = products_.try_emplace({m, n, k, dtype, linear}, 0.0);
   if (!added) return known->second;
   known->second = gemm_seconds(calibration_.gemm, cluster_.device.multiprocessors, m, n, k, dtype, sag_);
-  // Rows that do not start at multiples of 16 bytes keep the library from its fast kernels.  A product does not say along
-  // which dimension its operands lie; a vocabulary is the longest one that is seldom a multiple of 8.
-  constexpr double shortest_vocabulary = 16384;
-  const double longest = std::max({m, n, k});
-  if (unaligned_ && dtype != DType::fp32 && longest >= shortest_vocabulary && std::fmod(longest, 8) != 0)
-    known->second = std::max(known->second, unaligned_->fixed_s + unaligned_->s_per_element * m * n * k * sag_);
+  const KernelPrice* price = dtype == DType::fp32 ? nullptr : unaligned_price(m, n, k, linear);
+  if (price) known->second = std::max(known->second, price->fixed_s + price->s_per_element * m * n * k * sag_);
   return known->second;
+}
+
+/// Rows that do not start at multiples of 16 bytes keep the library from its fast kernels: of 8 elements in 16 bits.  All even
+/// widths, multiples of 4 too, get one kind of kernel, odd ones another, whose speed hangs on the product and on whether the
+/// odd width is the one that it sums over (inner).
+const KernelPrice* Prices::unaligned_price(double m, double n, double k, LinearProduct linear) const {
+  constexpr double aligned = 8;
+  const auto is_multiple = [](double width, double of) { return std::fmod(width, of) == 0; };
+  if (linear == LinearProduct::none || !of_linear_.even) {
+    // What does not say along which dimension its operands lie: a vocabulary is the longest one that is seldom aligned.
+    constexpr double shortest_vocabulary = 16384;
+    const double longest = std::max({m, n, k});
+    return longest >= shortest_vocabulary && !is_multiple(longest, aligned) ? unaligned_ : nullptr;
+  }
+  const double other = linear == LinearProduct::to_weight ? m : k;  // the widths are this one and n
+  if (is_multiple(n, aligned) && is_multiple(other, aligned)) return nullptr;
+  if (is_multiple(n, 2) && is_multiple(other, 2)) return of_linear_.even;
+  switch (linear) {
+    case LinearProduct::to_weight: return of_linear_.to_weight;
+    case LinearProduct::to_input: return is_multiple(n, 2) ? of_linear_.to_input_inner : of_linear_.to_input;
+    default: return is_multiple(n, 2) ? of_linear_.forward_inner : of_linear_.forward;
+  }
 }
 
 /// Products of a batch are small: their operands pass the memory once, or their tiles keep the tensor cores busy.
@@ -114,7 +135,8 @@ double Prices::kernel_seconds(const Kernel& kernel) const {
   switch (kernel.kind) {
     case KernelKind::gemm:
       if (kernel.batch > 1) return batched_seconds(kernel);
-      return product_seconds(as_double(kernel.m), as_double(kernel.n), as_double(kernel.k), kernel.dtype);
+      return product_seconds(as_double(kernel.m), as_double(kernel.n), as_double(kernel.k), kernel.dtype,
+                             kernel.linear);
     case KernelKind::grouped_gemm: return grouped_seconds(kernel);
     case KernelKind::attention_forward:
     case KernelKind::attention_backward: {

@@ -64,7 +64,9 @@ class Prices {
  private:
   /// A collective of copy engines: they take no multiprocessor from what computes beside them.
   CollectiveCost by_copies(const Collective& collective, int members) const;
-  double product_seconds(double m, double n, double k, DType dtype) const;
+  /// @param linear where it is one of a linear layer: which
+  double product_seconds(double m, double n, double k, DType dtype, LinearProduct linear = LinearProduct::none) const;
+  const KernelPrice* unaligned_price(double m, double n, double k, LinearProduct linear) const;
   double batched_seconds(const Kernel& kernel) const;
   double grouped_seconds(const Kernel& kernel) const;
   SimTime gap_of(const StepProgram& program) const;
@@ -77,11 +79,13 @@ class Prices {
   struct Product {
     double m, n, k;
     DType dtype;
+    LinearProduct linear;
     bool operator==(const Product&) const = default;
   };
   struct HashOfProduct {
     std::size_t operator()(const Product& p) const {
-      return std::hash<double>()(p.m * 1e14 + p.n * 1e7 + p.k) ^ static_cast<std::size_t>(p.dtype);
+      return std::hash<double>()(p.m * 1e14 + p.n * 1e7 + p.k) ^ static_cast<std::size_t>(p.dtype) ^
+             static_cast<std::size_t>(p.linear) << 8U;
     }
   };
   mutable std::unordered_map<Product, double, HashOfProduct> products_;  ///< product_seconds
@@ -96,7 +100,12 @@ class Prices {
   std::array<KindPrices, kernel_kind_count> by_kind_{};
   const KernelPrice* of_group_ = nullptr;   ///< of each group of a grouped product
   const KernelPrice* unaligned_ = nullptr;  ///< by multiply-add
-  const KernelPrice* of_row_ = nullptr;     ///< of each row of a reduction
+  struct UnalignedPrices {
+    const KernelPrice *even = nullptr, *forward = nullptr, *forward_inner = nullptr, *to_input = nullptr;
+    const KernelPrice *to_input_inner = nullptr, *to_weight = nullptr;
+  };
+  UnalignedPrices of_linear_;            ///< the same of a linear layer's products; null: not known
+  const KernelPrice* of_row_ = nullptr;  ///< of each row of a reduction
   std::array<double, kernel_kind_count> interference_{}, exchange_interference_{}, collective_interference_{};
   std::array<double, host_work_kind_count> host_work_{};
 };

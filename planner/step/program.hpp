@@ -171,6 +171,9 @@ enum class KernelKind : std::uint8_t {
 inline constexpr int kernel_kind_count = static_cast<int>(KernelKind::compiled_pointwise) + 1;
 const char* name_of(KernelKind kind);
 
+/// Which product of a linear layer y = x W^T.  Every row that one of them reads or writes is as long as one of the layer's widths.
+enum class LinearProduct : std::uint8_t { none, forward, to_input, to_weight };
+
 /// A launch, by its sizes.  Pointwise kinds use `elements` (of the output) and `bytes` (read + written).
 struct Kernel {
   KernelKind kind = KernelKind::small;
@@ -181,6 +184,7 @@ struct Kernel {
   Bytes bytes;
   GroupedTiles tiles;     ///< of a grouped product of PyTorch's; none: another's
   bool compiled = false;  ///< launched by compiled code, which costs the host far less than an eager operation
+  LinearProduct linear = LinearProduct::none;
   bool operator==(const Kernel&) const = default;
   /// Floating-point operations of GEMMs and attention (causal: half the square); 0 for the rest.
   Flops flops() const;
@@ -205,6 +209,12 @@ struct Kernel {
     kernel.batch = batch;
     kernel.elements = batch * m * n;
     kernel.bytes = Elements(batch * (m * n + m * k + k * n)) * dtype;
+    return kernel;
+  }
+  /// One of a linear layer: forward m rows, n = out, k = in; to_input n = in, k = out; to_weight m = out, n = in, k rows.
+  static Kernel linear_gemm(LinearProduct product, std::int64_t m, std::int64_t n, std::int64_t k, DType dtype) {
+    Kernel kernel = gemm(m, n, k, dtype);
+    kernel.linear = product;
     return kernel;
   }
   /// `groups` GEMMs in one launch, m rows in all.

@@ -31,7 +31,8 @@ Tensor weight_gradient(Autograd& g, const Tensor& dy, const Tensor& x, const Sha
   Tensor dw = g.trace.empty(weight, dy.dtype, "weight gradient", Category::gradients);
   g.take_gemm_workspace();
   const std::int64_t rows = x.numel() / weight.dim(1).size;
-  g.trace.compute(Kernel::gemm(weight.dim(0).size, weight.dim(1).size, rows, dy.dtype), {&dy, &x}, {&dw}, role);
+  g.trace.compute(Kernel::linear_gemm(LinearProduct::to_weight, weight.dim(0).size, weight.dim(1).size, rows, dy.dtype),
+                  {&dy, &x}, {&dw}, role);
   return dw;
 }
 
@@ -41,8 +42,9 @@ Tensor input_gradient(Autograd& g, const Tensor& dy, const Tensor& weight, const
   dx.shape = input;
   g.take_gemm_workspace();
   const std::int64_t rows = dy.numel() / weight.shape.dim(0).size;
-  g.trace.compute(Kernel::gemm(rows, weight.shape.dim(1).size, weight.shape.dim(0).size, dy.dtype), {&dy, &weight},
-                  {&dx}, role);
+  g.trace.compute(
+      Kernel::linear_gemm(LinearProduct::to_input, rows, weight.shape.dim(1).size, weight.shape.dim(0).size, dy.dtype),
+      {&dy, &weight}, {&dx}, role);
   return dx;
 }
 
@@ -95,8 +97,9 @@ Variable product(Autograd& g, const Variable& input, const Variable& w, const Va
   Tensor result = g.trace.empty(rows_by(input, w.shape.dim(0)), input.dtype, options.output_name);
   g.take_gemm_workspace();
   const std::int64_t rows = input.numel() / w.shape.dim(1).size;
-  g.trace.compute(Kernel::gemm(rows, w.shape.dim(0).size, w.shape.dim(1).size, input.dtype), {&input, &w, &b},
-                  {&result}, role);
+  g.trace.compute(
+      Kernel::linear_gemm(LinearProduct::forward, rows, w.shape.dim(0).size, w.shape.dim(1).size, input.dtype),
+      {&input, &w, &b}, {&result}, role);
   if (zero3) keep();  // a function written in Python keeps its tensors when it has returned
   Variable output{std::move(result)};
   output.grad_fn = std::move(node);
@@ -125,8 +128,9 @@ Variable quantized_linear(Autograd& g, const Variable& x, Parameter& weight, con
   Tensor result = g.trace.empty(rows_by(x, weight.shape.dim(0)), dtype, options.output_name);
   g.take_gemm_workspace();
   const std::int64_t rows = x.numel() / weight.shape.dim(1).size;
-  g.trace.compute(Kernel::gemm(rows, weight.shape.dim(0).size, weight.shape.dim(1).size, dtype), {&x, &wide}, {&result},
-                  role);
+  g.trace.compute(
+      Kernel::linear_gemm(LinearProduct::forward, rows, weight.shape.dim(0).size, weight.shape.dim(1).size, dtype),
+      {&x, &wide}, {&result}, role);
   Variable output{std::move(result)};
   output.grad_fn = std::move(node);
   return output;

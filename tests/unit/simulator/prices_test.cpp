@@ -114,6 +114,35 @@ TEST_F(PricesTest, AnOddVocabularySlowsItsProducts) {
   EXPECT_LT(cost(Kernel::gemm(129, 4096, 256, DType::bf16)), aligned) << "an odd number of rows is no vocabulary";
 }
 
+// Rows of a linear layer are as long as its widths, not as there are tokens: 8 elements are aligned, 4 as little as 2.
+TEST_F(PricesTest, OddWidthsSlowTheProductsOfALinearLayer) {
+  using enum LinearProduct;
+  calibration_.gemm.tiles = {{128, 128, 1}};
+  const auto seconds = [&](LinearProduct product, std::int64_t m, std::int64_t n, std::int64_t k) {
+    return static_cast<double>(cost(Kernel::linear_gemm(product, m, n, k, DType::bf16)));
+  };
+  const double aligned = seconds(forward, 129, 512, 256);
+  price("gemm_unaligned_even", 1e-3);
+  price("gemm_unaligned_forward", 2e-3);
+  price("gemm_unaligned_forward_inner", 3e-3);
+  price("gemm_unaligned_to_input", 4e-3);
+  price("gemm_unaligned_to_input_inner", 5e-3);
+  price("gemm_unaligned_to_weight", 6e-3);
+  EXPECT_EQ(seconds(forward, 129, 512, 256), aligned) << "an odd number of tokens";
+  const auto expect = [&](double per_multiply_add, LinearProduct product, std::int64_t m, std::int64_t n,
+                          std::int64_t k) {
+    const auto adds = static_cast<double>(m * n * k);
+    EXPECT_NEAR(seconds(product, m, n, k), adds * per_multiply_add * us, 1e-6 * us) << m << "x" << n << "x" << k;
+  };
+  expect(1e-3, forward, 128, 516, 256);
+  expect(1e-3, to_weight, 514, 256, 127);
+  expect(2e-3, forward, 128, 513, 256);
+  expect(3e-3, forward, 128, 256, 513);
+  expect(4e-3, to_input, 128, 513, 256);
+  expect(5e-3, to_input, 128, 256, 513);
+  expect(6e-3, to_weight, 256, 513, 128);
+}
+
 // 64 products of 2048 x 2048 x 64 write 537 MB: at 1 TB/s that takes longer than their FLOPs.
 TEST_F(PricesTest, ProductsOfABatchPassTheMemoryOnce) {
   calibration_.gemm.launch_s = 0;
