@@ -122,7 +122,8 @@ std::string unmeasured_part(const Scenario& scenario) {
   if (plan.offload.optimizer == OffloadDevice::nvme || plan.offload.parameters == OffloadDevice::nvme)
     return "offload to NVMe";
   if (plan.fsdp.replicate > 1 && plan.engine == Engine::fsdp2) return "hybrid sharding";
-  if (plan.engine == Engine::fsdp2 && plan.offload.parameters != OffloadDevice::none) return "fully_shard's offload";
+  if (plan.engine == Engine::fsdp2 && plan.offload.parameters != OffloadDevice::none && plan.world_size > 1)
+    return "fully_shard's offload on several ranks";
   if (plan.optimizer.moments == DType::int8) return "moments in 8 bits";
   if (!plan.trainable_patterns.empty()) return "training a part of the parameters";
   if (plan.lora && plan.lora->base_nf4) return "a base in 4 bits";
