@@ -125,7 +125,8 @@ std::string unmeasured_part(const Scenario& scenario) {
   if (plan.engine == Engine::fsdp2 && plan.offload.parameters != OffloadDevice::none && plan.world_size > 1)
     return "fully_shard's offload on several ranks";
   if (plan.optimizer.moments == DType::int8) return "moments in 8 bits";
-  if (!plan.trainable_patterns.empty()) return "training a part of the parameters";
+  if (!plan.trainable_patterns.empty() && plan.world_size > 1)
+    return "training a part of the parameters on several ranks";
   if (plan.lora && plan.lora->base_nf4) return "a base in 4 bits";
   if (plan.lora && plan.engine == Engine::fsdp2) return "adapters under fully_shard";
   if (plan.expert_parallel > 1 && plan.expert_parallel < plan.world_size)
