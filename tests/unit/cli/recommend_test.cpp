@@ -47,11 +47,11 @@ TEST(DifferenceInWords, SaysWhereTheOptimizerIs) {
 class Recommend : public testing::TestWithParam<const char*> {
  protected:
   std::vector<std::string> with(const std::vector<std::string>& more) const {
-    std::vector<std::string> arguments{"recommend", "--model", model.path(), "--cluster", "2xh200"};
+    std::vector<std::string> arguments{"recommend", "--model", model_.path(), "--cluster", "2xh200"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
-  TemporaryFile model{small_mixture};
+  TemporaryFile model_{small_mixture};
 };
 
 TEST_P(Recommend, states_the_bytes_and_the_time_of_its_plan) {
@@ -65,12 +65,12 @@ TEST_P(Recommend, states_the_bytes_and_the_time_of_its_plan) {
                 best["plan"]["world_size"].get<int>(),
             16);
   const TemporaryFile plan(best["plan"].dump());
-  const json ledger = run_json({"ledger", "--model", model.path(), "--cluster", "2xh200", "--plan", plan.path()});
+  const json ledger = run_json({"ledger", "--model", model_.path(), "--cluster", "2xh200", "--plan", plan.path()});
   EXPECT_EQ(ledger["verdict"], best["verdict"]);
   EXPECT_EQ(ledger["gpu"]["allocated_peak_bytes"], best["allocated_peak_bytes"]);
   EXPECT_EQ(ledger["gpu"]["device_peak_bytes"], best["device_peak_bytes"]);
   const json simulated =
-      run_json({"simulate", "--model", model.path(), "--cluster", "2xh200", "--plan", plan.path(), "--rank", "0"});
+      run_json({"simulate", "--model", model_.path(), "--cluster", "2xh200", "--plan", plan.path(), "--rank", "0"});
   EXPECT_DOUBLE_EQ(simulated["step_time_s"].get<double>(), best["step_time_s"].get<double>());
   EXPECT_EQ(sum_of_counts(answer["excluded"]) + 1, answer["considered"].get<std::int64_t>());
   EXPECT_FALSE(answer["pareto"].empty());
@@ -116,7 +116,7 @@ TEST_F(Recommend, starts_a_plan_of_its_own_engine_with_its_own_program) {
                             .c_str()),
             0);
   EXPECT_EQ(text_of(told), "--nnodes=1\n--nproc_per_node=2\n--standalone\n--no-python\n--\nplimsoll-run\n--model\n" +
-                               model.path() + "\n--cluster\n2xh200\n--plan\nplan.json\n--backend\ncuda\n--steps\n3\n");
+                               model_.path() + "\n--cluster\n2xh200\n--plan\nplan.json\n--backend\ncuda\n--steps\n3\n");
   EXPECT_THAT(text_of(folder / "report.md"),
               testing::AllOf(testing::HasSubstr("plimsoll-run trains the model by plan.json"),
                              testing::Not(testing::HasSubstr("the training code has to do"))));
@@ -160,7 +160,7 @@ TEST_F(Recommend, names_the_plan_that_lacks_least_and_what_helps) {
 // A hint that cannot help is none.
 TEST_F(Recommend, promises_no_help_of_more_gpus_where_each_of_them_lacks) {
   const auto hint = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> arguments{"recommend", "--model", model.path(), "--cluster", "1xh100", "--seconds", "1"};
+    std::vector<std::string> arguments{"recommend", "--model", model_.path(), "--cluster", "1xh100", "--seconds", "1"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run_json(arguments, 4)["nearest"]["what_helps"].get<std::string>();
   };
