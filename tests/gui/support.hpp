@@ -19,7 +19,7 @@ bool wait_until(Condition condition, int seconds = 60) {
   QTimer alarm;  // wakes the loop, which otherwise sleeps and leaves the processor to the evaluation
   alarm.start(2);
   while (!condition()) {
-    if (timer.elapsed() > 1000 * seconds) return false;
+    if (timer.elapsed() > qint64{1000} * seconds) return false;
     QCoreApplication::processEvents(QEventLoop::AllEvents | QEventLoop::WaitForMoreEvents);
   }
   return true;

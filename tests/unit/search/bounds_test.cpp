@@ -51,15 +51,15 @@ std::vector<std::string> random_sets(std::mt19937& random, bool mixture) {
     if (mixture)
       sets.push_back("moe.implementation=" + pick<std::string>(random, {"grouped", "loop", "autoep"}));
     else if (stage != "3" && random() % 3 == 0)
-      sets.push_back(R"(moe={"num_experts": 4, "top_k": 2})");
+      sets.emplace_back(R"(moe={"num_experts": 4, "top_k": 2})");
   }
   if (engine == "fsdp2") {
     sets.push_back("fsdp.reshard_after_forward=" + pick<std::string>(random, {"true", "false"}));
-    if (random() % 2 == 0) sets.push_back(R"(offload={"optimizer": "cpu", "parameters": "cpu"})");
+    if (random() % 2 == 0) sets.emplace_back(R"(offload={"optimizer": "cpu", "parameters": "cpu"})");
   }
   if (mixture || engine == "deepspeed")
     sets.push_back("expert_parallel=" + pick<std::string>(random, {"1", "1", "2", "4"}));
-  if (mixture && random() % 3 == 0) sets.push_back(R"(routing={"kind": "skew", "max_over_mean": 1.5})");
+  if (mixture && random() % 3 == 0) sets.emplace_back(R"(routing={"kind": "skew", "max_over_mean": 1.5})");
   return sets;
 }
 
