@@ -38,9 +38,9 @@ std::string with(std::string_view pointer, std::string_view value) {
     rest = rest.substr(0, slash);
     text = fmt::format("\"{}\": {}", name, text);
     if (rest.empty()) break;
-    if (rest == "/zero_optimization") text = R"("stage": 3, )" + text;
-    if (rest == "/optimizer/params") text = fmt::format("\"params\": {{{}}}, \"type\": \"AdamW\"", text);
-    if (rest == "/scheduler/params") text = fmt::format("\"params\": {{{}}}, \"type\": \"WarmupLR\"", text);
+    if (rest == "/zero_optimization") text.insert(0, R"("stage": 3, )");
+    if (rest == "/optimizer/params") text = fmt::format(R"("params": {{{}}}, "type": "AdamW")", text);
+    if (rest == "/scheduler/params") text = fmt::format(R"("params": {{{}}}, "type": "WarmupLR")", text);
     if (rest == "/optimizer/params" || rest == "/scheduler/params") rest = rest.substr(0, rest.rfind('/'));
     text = fmt::format("{{{}}}", text);
   }

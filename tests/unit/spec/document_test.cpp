@@ -123,7 +123,7 @@ TEST(Document, ASyntaxErrorSaysInItsOwnWordsWhatIsMissing) {
   for (const auto& [text, message, help] : {std::array{"{\"a\": }", "a value is missing", "leave out the comma"},
                                             {"{\"a\": 1,}", "a key in double quotes is missing", "leave out the comma"},
                                             {"{a: 1}", "a key in double quotes is missing", "{\"key\": value"},
-                                            {"{\"a\": 1 \"b\": 2}", "a comma or the closing } is missing", "commas"},
+                                            {R"({"a": 1 "b": 2})", "a comma or the closing } is missing", "commas"},
                                             {"[1 x]", "a comma or the closing ] is missing", "commas"},
                                             {"[1,]", "a value is missing", "leave out the comma"},
                                             {"{} {}", "this stands after the end", "one value"},
@@ -131,7 +131,7 @@ TEST(Document, ASyntaxErrorSaysInItsOwnWordsWhatIsMissing) {
                                             {"{\"a\":", "ends too early: a value is missing", "a number, true"},
                                             {"[1.]", "this is no number", "-2.5e-3"},
                                             {"[\"a\tb\"]", "a tab or another control character", "\\t"},
-                                            {"[\"\\q\"]", "no such escape", "\\\\"},
+                                            {R"(["\q"])", "no such escape", "\\\\"},
                                             {"[\"a", "ends too early: the closing quote", "double quote"},
                                             {"{\"a\": 1", "ends too early: a comma or the closing }", "commas"},
                                             {"[\"invalid literal\" 1]", "a comma or the closing ]", "commas"}}) {

@@ -19,9 +19,9 @@ std::string text_of(const Node& node, const char* key) { return std::string(node
 std::vector<std::string> beside(const Plan& plan) {
   std::vector<std::string> sets = {"sequence=" + std::to_string(plan.sequence),
                                    "world_size=" + std::to_string(plan.world_size)};
-  if (plan.recompute.every == 1) sets.push_back("recompute=full");
-  if (plan.moe.leaf) sets.push_back("moe.leaf=true");
-  if (plan.construction == Construction::cpu) sets.push_back("construction=cpu");
+  if (plan.recompute.every == 1) sets.emplace_back("recompute=full");
+  if (plan.moe.leaf) sets.emplace_back("moe.leaf=true");
+  if (plan.construction == Construction::cpu) sets.emplace_back("construction=cpu");
   return sets;
 }
 

@@ -11,8 +11,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(ObjectReader, TakesTypedValues) {
-  const auto document = parse_document(source(
-      "{\"n\": 5e8, \"x\": 0.5, \"t\": true, \"s\": \"bf16\", \"l\": [1, 2], \"w\": [\"a\"], \"o\": {}, \"z\": null}"));
+  const auto document = parse_document(
+      source(R"({"n": 5e8, "x": 0.5, "t": true, "s": "bf16", "l": [1, 2], "w": ["a"], "o": {}, "z": null})"));
   Diagnostics diagnostics;
   ObjectReader reader(document->root(), diagnostics, "plan");
   EXPECT_EQ(reader.integer("n", 1), 500'000'000);

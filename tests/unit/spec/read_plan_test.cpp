@@ -132,7 +132,7 @@ TEST(Versions, ThatDifferInTooMuchAreRefusedByName) {
 TEST(Overrides, WinOverTheFileAndTakeBareWordsAndJson) {
   const Plan plan = plan_of(R"({"zero": {"stage": 1, "overlap_comm": true}, "micro_batch": 1})",
                             {"zero.stage=3", "micro_batch=4", "recompute=full", "engine_version=0.19.7",
-                             "moe={\"implementation\": \"loop\"}", "moe.leaf=true"});
+                             R"(moe={"implementation": "loop"})", "moe.leaf=true"});
   EXPECT_EQ(plan.zero.stage, 3);
   EXPECT_TRUE(plan.zero.overlap_comm);
   EXPECT_EQ(plan.micro_batch, 4);
