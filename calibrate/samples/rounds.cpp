@@ -1,8 +1,6 @@
 // Medians of repetitions and of rounds (calibrate/samples/rounds.hpp).
 #include "calibrate/samples/rounds.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>

@@ -239,23 +239,26 @@ TEST(Bench, ProcessesOfTorchrunAndSlurmMeasureCollectivesBetweenThem) {
   }
 }
 
+/// bench with the options of each of two ranks; the code is rank 0's.
+Ran run_two_ranks(const std::string& of_rank_0, const std::string& of_rank_1) {
+  const std::string bench =
+      fmt::format(" WORLD_SIZE=2 PLIMSOLL_PORT={} {} bench --backend host ", 30000 + getpid() % 9000, calibrate);
+  return run("sh -c 'RANK=1" + bench + of_rank_1 + " & RANK=0" + bench + of_rank_0 + "; code=$?; wait; exit $code'");
+}
+
 // Four points each: a rank's all_gather was another's all_reduce.
 TEST(Bench, RanksThatWereGivenDifferentPointsSaySo) {
   const test::TemporaryFolder folder;
-  const std::string one =
-      fmt::format(" WORLD_SIZE=2 PLIMSOLL_PORT={} {} bench --backend host --timeout 20s -o {} --only ",
-                  30000 + getpid() % 9000, calibrate, folder.path("a.jsonl"));
-  const Ran both = run("sh -c 'RANK=1" + one + "all_gather & RANK=0" + one + "all_reduce; code=$?; wait; exit $code'");
+  const std::string options = "--timeout 20s -o " + folder.path("a.jsonl") + " --only ";
+  const Ran both = run_two_ranks(options + "all_reduce", options + "all_gather");
   EXPECT_EQ(both.code, 3) << both.output;
   EXPECT_THAT(both.output, HasSubstr("all ranks need the same options"));
 }
 
 TEST(Bench, RanksStayUntilTheFirstHasMeasuredWhatItMeasuresAlone) {
   const test::TemporaryFolder folder;
-  const std::string one =
-      fmt::format(" WORLD_SIZE=2 PLIMSOLL_PORT={} {} bench --backend host --only host --point 0.3 -o {}",
-                  30000 + getpid() % 9000, calibrate, folder.path("alone.jsonl"));
-  const Ran both = run("sh -c 'RANK=1" + one + " & RANK=0" + one + "; code=$?; wait; exit $code'");
+  const std::string options = "--only host --point 0.3 -o " + folder.path("alone.jsonl");
+  const Ran both = run_two_ranks(options, options);
   EXPECT_EQ(both.code, 0) << both.output;
   EXPECT_THAT(both.output, HasSubstr("0 failed"));
 }
